@@ -1,0 +1,53 @@
+# Copyright 2026 The HuggingFace Team. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The training arguments of checkpoints, looked at when they are given and not at the first save."""
+
+import re
+from typing import Any
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "save_durability": ("full", "process"),
+    "on_save_error": ("raise", "warn"),
+    "resume_verify": ("full", "size", "off"),
+}
+
+_URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def check_checkpoint_arguments(args: Any) -> None:
+    """Refuse training arguments about checkpoints that cannot be meant. Every rank calls it; nothing is written.
+
+    Args:
+        args ([`TrainingArguments`]):
+            The arguments, from their `__post_init__`.
+
+    Raises:
+        `ValueError`: names the argument, what was given and what can be given.
+    """
+    for name, choices in CHOICES.items():
+        value = getattr(args, name)
+        if value not in choices:
+            raise ValueError(f"`{name}` is {value!r}; it has to be one of {', '.join(map(repr, choices))}.")
+    if not args.save_patience > 0:
+        raise ValueError(f"`save_patience` is {args.save_patience!r}; it has to be a number of seconds above 0.")
+    every = args.save_keep_every_n_steps
+    if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
+        raise ValueError(f"`save_keep_every_n_steps` is {every!r}; it has to be a whole number of steps above 0.")
+    if args.output_dir is not None and _URI.match(str(args.output_dir)):
+        raise ValueError(
+            f"`output_dir` is {args.output_dir!r}, an address. The Trainer writes to a file system: it would make a "
+            "local directory of that odd name. Mount the storage and give the path, or give a local path and upload "
+            "from there (`push_to_hub`, or a callback's `on_save`)."
+        )

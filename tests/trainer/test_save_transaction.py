@@ -1,0 +1,541 @@
+# Copyright 2026 The HuggingFace Team. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""One process: the transaction, the publish, and what they leave on disk. No training; see `scripts/save_driver.py`."""
+
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from parameterized import parameterized
+from safetensors.numpy import save_file
+
+from transformers.testing_utils import TestCasePlus
+from transformers.trainer_checkpoint import disk, owner, publishing
+from transformers.trainer_checkpoint.discovery import newest_complete_checkpoint
+from transformers.trainer_checkpoint.errors import CheckpointOwnedError, CheckpointSaveError
+from transformers.trainer_checkpoint.layout import KEEP_NAME, SENTINEL_NAME
+from transformers.trainer_checkpoint.manifest import read_entries, read_head
+from transformers.trainer_checkpoint.ranks import Alone
+from transformers.trainer_checkpoint.sealing import LaterSeals, seal_again, snapshot
+from transformers.trainer_checkpoint.transaction import RunDirectory, SaveTransaction
+from transformers.trainer_checkpoint.verification import verify
+
+
+SCRIPTS = Path(__file__).parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from save_driver import content, read_files, save, write_files  # noqa: E402
+
+
+class SaveTestCase(TestCasePlus):
+    def setUp(self):
+        super().setUp()
+        self.out = self.get_auto_remove_tmp_dir()
+
+    def path(self, *names: str) -> str:
+        return os.path.join(self.out, *names)
+
+    def open_transaction(self, step: int = 20, **kwargs) -> SaveTransaction:
+        run = RunDirectory(self.out, Alone())
+        self.addCleanup(run.close)
+        opened = SaveTransaction(run, step, **kwargs)
+        opened.open()
+        return opened
+
+
+class TransactionTest(SaveTestCase):
+    def test_a_published_checkpoint_is_whole_and_sealed(self):
+        files = content("a", 20)
+        published = save(self.out, 20, files)
+        self.assertEqual(published.path, self.path("checkpoint-20"))
+        self.assertEqual(read_files(published.path), files)
+        self.assertEqual(verify(published.path, level="full").problems, ())
+        self.assertEqual(published.size, sum(map(len, files.values())))
+        self.assertEqual(published.files, len(files))
+        head = read_head(published.path)
+        self.assertEqual((head.step, head.sequence, head.world_size, head.part), (20, 1, 1, None))
+        self.assertEqual(set(head.state), {"model", "optimizer", "scheduler", "rng", "trainer"})
+        self.assertEqual(sorted(os.listdir(self.out)), ["checkpoint-20"])
+
+    def test_the_sequence_number_grows_and_not_the_step(self):
+        for step in (20, 10, 10):
+            save(self.out, step, content("a", step))
+        self.assertEqual(read_head(self.path("checkpoint-20")).sequence, 1)
+        self.assertEqual(read_head(self.path("checkpoint-10")).sequence, 3)
+
+    def test_nothing_is_there_under_the_final_name_before_the_commit(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        self.assertEqual(opened.writing, self.path("_staging", "checkpoint-20"))
+        self.assertFalse(os.path.lexists(self.path("checkpoint-20")))
+        self.assertIsNone(newest_complete_checkpoint(self.out))
+        opened.commit()
+        self.assertEqual(newest_complete_checkpoint(self.out), self.path("checkpoint-20"))
+
+    def test_a_kept_error_fails_the_save_and_leaves_the_older_checkpoint(self):
+        save(self.out, 10, content("a", 10))
+        opened = self.open_transaction()
+        write_files(opened.writing, content("b", 20))
+        opened.keep("optimizer", OSError(28, "No space left on device"))
+        opened.keep("scheduler", ValueError("second"))
+        with self.assertRaises(CheckpointSaveError) as caught:
+            opened.commit()
+        self.assertIn("optimizer: OSError: [Errno 28] No space left on device", str(caught.exception))
+        self.assertIn(f"newest good checkpoint is still {self.path('checkpoint-10')}", str(caught.exception))
+        self.assertEqual(caught.exception.__cause__.__notes__, ["Afterwards also, in scheduler: ValueError: second"])
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+        self.assertFalse(os.path.exists(self.path("_staging", "checkpoint-20")))
+        save(self.out, 20, content("c", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("c", 20))
+
+    def test_nothing_written_is_nothing_to_publish(self):
+        self.assertIsNone(save(self.out, 20, {}))
+        self.assertEqual(os.listdir(self.out), [])
+
+    def test_an_interrupted_save_leaves_nothing(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        opened.abort(KeyboardInterrupt())
+        self.assertFalse(os.path.exists(opened.writing))
+        self.assertIsNone(newest_complete_checkpoint(self.out))
+
+    def test_a_keyboard_interrupt_in_the_publish_loses_nothing(self):
+        save(self.out, 20, content("old", 20))
+
+        def interrupted(*args, **kwargs):
+            disk.swap(*args)
+            raise KeyboardInterrupt
+
+        opened = self.open_transaction()
+        write_files(opened.writing, content("new", 20))
+        with mock.patch.object(publishing, "_replace", lambda run, staged, target, *_: interrupted(staged, target)):
+            with self.assertRaises(KeyboardInterrupt):
+                opened.commit()
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        opened.run.close()
+        save(self.out, 30, content("next", 30))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+
+    def test_an_accounted_file_that_is_missing_fails_the_save(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        opened.account_for("rng_state_1.pth")
+        with self.assertRaisesRegex(CheckpointSaveError, "rng_state_1.pth"):
+            opened.commit()
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+    def test_a_damaged_file_is_never_published(self):
+        files = content("a", 20)
+        files["model.safetensors"] = files["model.safetensors"][:-8]
+        with self.assertRaisesRegex(CheckpointSaveError, "model.safetensors"):
+            save(self.out, 20, files)
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+    def test_files_under_the_final_name_since_the_open_are_taken_along(self):
+        write_files(self.path("checkpoint-20"), content("stale", 20, shards=2))
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        write_files(opened.final, {"projector/extra.bin": b"written by an override", "config.json": b"late"})
+        opened.commit()
+        expected = content("a", 20) | {"projector/extra.bin": b"written by an override"}
+        self.assertEqual(read_files(self.path("checkpoint-20")), expected)
+        self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+    def test_no_space_is_said_before_it_is_missed(self):
+        save(self.out, 10, content("a", 10))
+        said = []
+        with mock.patch.object(disk, "free_space", lambda path: 100):
+            self.open_transaction(tell=said.append)
+        self.assertEqual(len(said), 1)
+        self.assertRegex(
+            said[0], r"too little space for .*checkpoint-20: 100 B are free, and the last checkpoint took"
+        )
+        said.clear()
+        self.open_transaction(step=30, tell=said.append)
+        self.assertEqual(said, [])
+
+
+class TargetTest(SaveTestCase):
+    """What has the name already, with the swap and without it."""
+
+    def swap_or_not(self, swap: bool):
+        def refuse(first, second):
+            raise disk.SwapUnsupported(38, "not here", first)
+
+        return mock.patch.object(disk, "swap", disk.swap if swap else refuse)
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_an_older_run_with_another_shard_layout(self, _, swap):
+        write_files(self.path("checkpoint-20"), content("stock", 20, shards=3))
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual(read_head(self.path("checkpoint-20")).saw, ("checkpoint-20",))
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_the_same_step_twice(self, _, swap):
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("old", 20, shards=2))
+            save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual([n for n in os.listdir(self.out) if not n.startswith("_")], ["checkpoint-20"])
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_a_plain_file_is_kept(self, _, swap):
+        Path(self.path("checkpoint-20")).write_text("notes", encoding="utf-8")
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(Path(self.path(kept)).read_text(encoding="utf-8"), "notes")
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_a_symlink_is_kept_and_never_followed(self, _, swap):
+        write_files(self.path("elsewhere"), content("linked", 20))
+        os.symlink("elsewhere", self.path("checkpoint-20"))
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("new", 20))
+        self.assertFalse(os.path.islink(self.path("checkpoint-20")))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual(read_files(self.path("elsewhere")), content("linked", 20))
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(os.readlink(self.path(kept)), "elsewhere")
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_an_empty_directory(self, _, swap):
+        os.mkdir(self.path("checkpoint-20"))
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual([n for n in os.listdir(self.out) if n.startswith("checkpoint-20.")], [])
+
+    @parameterized.expand([("swap", True), ("no_swap", False)])
+    def test_a_directory_that_is_no_checkpoint_is_kept(self, _, swap):
+        write_files(self.path("checkpoint-20"), {"plots/loss.svg": b"<svg/>"})
+        with self.swap_or_not(swap):
+            save(self.out, 20, content("new", 20))
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(read_files(self.path(kept)), {"plots/loss.svg": b"<svg/>"})
+
+    def test_a_checkpoint_that_cannot_be_read_is_kept(self):
+        save(self.out, 20, content("old", 20))
+        Path(self.path("checkpoint-20", "checkpoint-manifest.json")).write_text("{torn", encoding="utf-8")
+        save(self.out, 20, content("new", 20))
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(json.loads(read_files(self.path(kept))["config.json"]), {"tag": "old"})
+
+    def test_a_lone_file_of_a_late_rank(self):
+        write_files(self.path("checkpoint-20"), {"rng_state_1.pth": b"late"})
+        save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+
+    def test_a_staging_directory_of_somebody_else(self):
+        write_files(self.path("_staging", "checkpoint-20"), {"mine.txt": b"keep me"})
+        write_files(self.path("_staging"), {"also.txt": b"mine"})
+        save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual(read_files(self.path("_staging")), {"also.txt": b"mine"})
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(read_files(self.path(kept)), {"mine.txt": b"keep me"})
+
+    @parameterized.expand(["_staging", "_trash"])
+    def test_our_directories_are_never_followed_through_a_link(self, name):
+        save(self.out, 20, content("old", 20))
+        outside = self.get_auto_remove_tmp_dir()
+        os.symlink(outside, self.path(name))
+        if name == "_staging":
+            with self.assertRaisesRegex((CheckpointSaveError, OSError), "_staging"):
+                save(self.out, 20, content("new", 20))
+            self.assertEqual(read_files(self.path("checkpoint-20")), content("old", 20))
+        else:
+            save(self.out, 20, content("new", 20))
+            self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        self.assertEqual(os.listdir(outside), [])
+
+
+class InPlaceTest(SaveTestCase):
+    def test_the_sentinel_is_there_first_and_gone_last(self):
+        opened = self.open_transaction(in_place="asked for")
+        self.assertEqual(os.listdir(self.path("checkpoint-20")), [SENTINEL_NAME])
+        write_files(opened.writing, content("a", 20))
+        self.assertIsNone(newest_complete_checkpoint(self.out))
+        published = opened.commit()
+        self.assertEqual(published.path, self.path("checkpoint-20"))
+        self.assertEqual(read_files(published.path), content("a", 20))
+        self.assertEqual(verify(published.path, level="full").problems, ())
+
+    def test_shards_of_an_older_layout_do_not_stay(self):
+        write_files(self.path("checkpoint-20"), content("old", 20, shards=3))
+        save(self.out, 20, content("a", 20), in_place="asked for")
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("a", 20))
+
+    def test_a_failed_save_leaves_no_debris(self):
+        opened = self.open_transaction(in_place="asked for")
+        write_files(opened.writing, content("a", 20))
+        opened.keep("optimizer", OSError(28, "No space left on device"))
+        with self.assertRaises(CheckpointSaveError):
+            opened.commit()
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+    @parameterized.expand([("ENOSYS", 38), ("EOPNOTSUPP", 95), ("EXDEV", 18), ("EPERM", 1)])
+    def test_a_mount_without_rename_is_found_out_before_the_first_save(self, _, code):
+        real = os.rename
+
+        def rename(source, target, **kwargs):
+            if os.path.isdir(source):
+                raise OSError(code, os.strerror(code), source)
+            real(source, target, **kwargs)
+
+        with mock.patch.object(os, "rename", rename):
+            opened = self.open_transaction()
+            self.assertEqual(opened.writing, self.path("checkpoint-20"))
+            self.assertIn("cannot be renamed", opened.in_place)
+            write_files(opened.writing, content("a", 20))
+            opened.commit()
+        self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+        self.assertEqual(newest_complete_checkpoint(self.out), self.path("checkpoint-20"))
+
+    @parameterized.expand([("EINVAL", 22), ("ENOSYS", 38), ("EBADF", 9)])
+    def test_a_system_that_cannot_flush_directories(self, _, code):
+        real = os.fsync
+
+        def fsync(descriptor):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(code, os.strerror(code))
+            real(descriptor)
+
+        with mock.patch.object(os, "fsync", fsync):
+            save(self.out, 20, content("a", 20))
+        self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+    def test_an_error_in_flushing_a_directory_is_an_error(self):
+        real = os.fsync
+
+        def fsync(descriptor):
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(5, os.strerror(5))
+            real(descriptor)
+
+        with mock.patch.object(os, "fsync", fsync), self.assertRaisesRegex((CheckpointSaveError, OSError), "Errno 5"):
+            save(self.out, 20, content("a", 20))
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+
+class ModesTest(SaveTestCase):
+    @parameterized.expand([(0o022,), (0o002,), (0o027,), (0o077,)])
+    def test_every_file_gets_what_a_plain_open_gives(self, umask):
+        before = os.umask(umask)
+        try:
+            out = self.path("run")
+            opened = SaveTransaction(RunDirectory(out, Alone()), 20)
+            opened.open()
+            write_files(opened.writing, content("a", 20))
+            import numpy as np
+
+            save_file({"w": np.zeros(4, np.float32)}, os.path.join(opened.writing, "model.safetensors"))
+            os.mkdir(os.path.join(opened.writing, "private"), 0o700)
+            write_files(os.path.join(opened.writing, "private"), {"x.bin": b"x"})
+            script = os.path.join(opened.writing, "zero_to_fp32.py")
+            write_files(opened.writing, {"zero_to_fp32.py": b"#!/usr/bin/env python"})
+            os.chmod(script, 0o755)
+            opened.commit()
+            opened.run.close()
+        finally:
+            os.umask(before)
+        checkpoint = os.path.join(out, "checkpoint-20")
+        for parent, _, names in os.walk(checkpoint):
+            self.assertEqual(stat.S_IMODE(os.stat(parent).st_mode), 0o777 & ~umask, parent)
+            for name in names:
+                mode = stat.S_IMODE(os.stat(os.path.join(parent, name)).st_mode)
+                expected = 0o755 | (0o666 & ~umask) if name == "zero_to_fp32.py" else 0o666 & ~umask
+                self.assertEqual(mode, expected, name)
+
+    def test_setgid_and_group_of_the_run_directory_go_on(self):
+        run_dir = self.path("run")
+        os.mkdir(run_dir)
+        os.chown(run_dir, -1, 12345)
+        os.chmod(run_dir, 0o2775)
+        save(run_dir, 20, content("a", 20))
+        info = os.stat(os.path.join(run_dir, "checkpoint-20"))
+        self.assertEqual(info.st_gid, 12345)
+        self.assertTrue(info.st_mode & stat.S_ISGID)
+        self.assertEqual(os.stat(os.path.join(run_dir, "checkpoint-20", "config.json")).st_gid, 12345)
+
+    def test_a_default_acl_counts(self):
+        run_dir = self.path("run")
+        os.mkdir(run_dir)
+        # What `setfacl -d -m u::rwx,g::rwx,o::rwx` stores: version 2, then (tag, bits, no id) for user, group, others.
+        entries = b"".join(struct.pack("<HHI", tag, 7, 0xFFFFFFFF) for tag in (0x01, 0x04, 0x20))
+        try:
+            os.setxattr(run_dir, "system.posix_acl_default", struct.pack("<I", 2) + entries)
+        except OSError as error:
+            self.skipTest(f"the file system of {run_dir} has no access control lists ({error.strerror})")
+        before = os.umask(0o077)
+        try:
+            opened = SaveTransaction(RunDirectory(run_dir, Alone()), 20)
+            opened.open()
+            write_files(opened.writing, content("a", 20))
+            os.chmod(os.path.join(opened.writing, "optimizer.pt"), 0o600)
+            opened.commit()
+            opened.run.close()
+        finally:
+            os.umask(before)
+        mode = stat.S_IMODE(os.stat(os.path.join(run_dir, "checkpoint-20", "optimizer.pt")).st_mode)
+        self.assertEqual(mode, 0o666)
+
+    def test_a_mount_that_refuses_chmod(self):
+        def refuse(path, mode, **kwargs):
+            raise PermissionError(1, "Operation not permitted", path)
+
+        with mock.patch.object(os, "chmod", refuse):
+            opened = self.open_transaction()
+            write_files(opened.writing, content("a", 20))
+            opened.commit()
+        self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+
+class SealAgainTest(SaveTestCase):
+    def published(self):
+        published = save(self.out, 20, content("a", 20))
+        return published, snapshot(published.path)
+
+    def test_what_did_not_change_is_not_sealed_again(self):
+        published, seen = self.published()
+        self.assertIsNone(seal_again(published.path, published.head, seen, durable=True))
+        self.assertEqual(read_head(published.path), published.head)
+
+    def test_removed_rewritten_and_added_files(self):
+        published, seen = self.published()
+        os.unlink(os.path.join(published.path, "model.safetensors"))
+        write_files(published.path, {"config.json": b'{"rewritten": true}', "adapter/notes.txt": b"added"})
+        head = seal_again(published.path, published.head, seen, durable=True)
+        self.assertEqual(head.sealing, 2)
+        self.assertEqual(head.sequence, published.head.sequence)
+        self.assertNotIn("model", head.state)
+        self.assertEqual(verify(published.path, level="full").problems, ())
+        entries = read_entries(published.path, read_head(published.path))
+        self.assertEqual(set(entries), (set(content("a", 20)) - {"model.safetensors"}) | {"adapter/notes.txt"})
+        lists = [name for name in os.listdir(published.path) if name.startswith("checkpoint-files.")]
+        self.assertEqual(lists, ["checkpoint-files.2.json"])
+
+    def test_digests_that_were_put_off_come_after_the_announcement(self):
+        published = save(self.out, 20, content("a", 20), durable=False)
+        self.assertTrue(all(not e.digest for e in read_entries(published.path, published.head).values()))
+        before = verify(published.path, level="full")
+        self.assertEqual((before.verdict, before.problems), ("good", ()))
+        self.assertIn("the digests of 6 files were not finished", " ".join(before.notes))
+        later = LaterSeals()
+        later.start(published.path, published.head, durable=False)
+        self.assertEqual(later.wait().sealing, 2)
+        after = verify(published.path, level="full")
+        self.assertEqual((after.verdict, after.problems, after.notes), ("good", (), ()))
+        with open(os.path.join(published.path, "optimizer.pt"), "r+b") as file:
+            file.seek(60)
+            file.write(b"\xff")
+        self.assertEqual([p.file for p in verify(published.path, level="full").problems], ["optimizer.pt"])
+
+    @parameterized.expand([(True,), (False,)])
+    def test_callbacks_change_files_while_digests_are_added(self, durable):
+        published = save(self.out, 20, content("a", 20), durable=durable)
+        later = LaterSeals()
+        after_callbacks = later.start(published.path, published.head, durable=durable)
+        os.unlink(os.path.join(published.path, "model.safetensors"))
+        write_files(published.path, {"adapter_model.bin": content("a", 20)["optimizer.pt"]})
+        after_callbacks()
+        result = verify(published.path, level="full")
+        self.assertEqual((result.verdict, result.problems, result.notes), ("good", (), ()))
+        self.assertIn("adapter_model.bin", read_entries(published.path, read_head(published.path)))
+
+    def test_a_pin_is_no_change_of_the_content(self):
+        published, seen = self.published()
+        Path(published.path, KEEP_NAME).touch()
+        self.assertIsNone(seal_again(published.path, published.head, seen, durable=True))
+        self.assertNotIn(KEEP_NAME, read_entries(published.path, read_head(published.path)))
+
+
+class OwnerTest(SaveTestCase):
+    def start_owner(self) -> subprocess.Popen:
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from save_driver import *\n"
+            "run = RunDirectory(sys.argv[2], Alone()); save(sys.argv[2], 10, content('other', 10), run=run)\n"
+            "print('saved', flush=True); sys.stdin.read()"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(SCRIPTS), self.out],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "saved\n")
+        return process
+
+    def test_a_second_training_in_the_same_directory_is_refused(self):
+        other = self.start_owner()
+        with self.assertRaisesRegex(CheckpointSaveError, f"process {other.pid} ") as caught:
+            save(self.out, 20, content("mine", 20))
+        self.assertIsInstance(caught.exception.__cause__, CheckpointOwnedError)
+        self.assertEqual(read_files(self.path("checkpoint-10")), content("other", 10))
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+    def test_a_dead_owner_is_no_obstacle(self):
+        other = self.start_owner()
+        other.kill()
+        other.wait(timeout=30)
+        save(self.out, 20, content("mine", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("mine", 20))
+        self.assertFalse(os.path.exists(self.path("_staging")))
+
+    def test_an_owner_that_ended_leaves_no_record(self):
+        save(self.out, 20, content("mine", 20))
+        self.assertFalse(os.path.exists(self.path("_staging")))
+        self.assertIsNone(owner.read_owner(self.out))
+
+
+class CampaignTest(TestCasePlus):
+    """Every file operation of a save, of a roll-forward and of a publish over something else; see the script."""
+
+    def run_campaign(self, *arguments: str) -> dict:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS / "save_campaign.py"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        return json.loads(done.stdout)
+
+    @pytest.mark.slow
+    def test_kill_at_every_file_operation(self):
+        report = self.run_campaign("kill")
+        self.assertEqual(report["violations"], [])
+        self.assertGreater(sum(report["points"].values()), 400)
+
+    @pytest.mark.slow
+    def test_an_error_at_every_file_operation(self):
+        report = self.run_campaign("error", "--errors", "ENOSPC", "EIO", "EACCES")
+        self.assertEqual(report["violations"], [])
+        self.assertGreater(sum(report["points"].values()), 1000)
+
+
+if __name__ == "__main__":
+    unittest.main()
