@@ -21,6 +21,9 @@ the connections of the other ranks: on a cluster each rank has a core and a thre
 on a few cores would measure the scheduler. All ranks share the cores of this machine, so what is printed here is an
 upper bound. A vote lasts until the last rank has everybody's answer. The aim is less than a second for 1,024 ranks.
 
+torch looks up the name of each machine that connects. Where that is slow (a name server that cannot be reached), so is
+making the boards: `unshare --net sh -c "ip link set lo up; python ..."` has no name server to wait for.
+
 `--check SECONDS` ends with an error if the median vote of the largest world takes longer.
 """
 

@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (EditError, UpstreamError) as error:
         print(error, file=sys.stderr)
         return 1
-    for python in options.python:
+    for python in map(os.path.abspath, options.python):
         link_into(python, release, tree)
         confirm(python, tree)
     return 0

@@ -29,9 +29,12 @@ if [ -z "${PYTHON:-}" ]; then
         echo "Building and installing the patched transformers, torch and accelerate into $venv, once." >&2
         # The versions that the tests are run with.
         grep -E '^(torch|accelerate)==' requirements/test.txt >build/demo/requirements.txt
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check -r build/demo/requirements.txt
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
-        "$PYTHON" -m pip install --quiet --disable-pip-version-check .
+        pip=("$PYTHON" -m pip --quiet --disable-pip-version-check)
+        rm -f build/demo/*.whl
+        "${pip[@]}" wheel --no-deps --wheel-dir build/demo .
+        "${pip[@]}" install -r build/demo/requirements.txt build/demo/*.whl
+        # An older build has the same version.
+        "${pip[@]}" install --force-reinstall --no-deps build/demo/*.whl
     fi
 fi
 exec "$PYTHON" examples/demo/demo.py "$@"

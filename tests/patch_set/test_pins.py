@@ -133,5 +133,7 @@ def test_every_make_target_is_in_the_help():
     phony = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
     documented = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
     assert phony == documented
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     assert {line.split()[0] for line in shown.splitlines()} == documented

@@ -852,6 +852,26 @@ class HelpersTest(unittest.TestCase):
     def test_a_configuration_is_read_if_there_is_one(self):
         self.assertFalse(resume._is_read("config.json", "is missing"))
 
+    @parameterized.expand(
+        [
+            ("sharded by version 1", True, {}, [], True),
+            ("empty entries", True, {"weight": {}}, [], True),
+            ("restored", True, {"weight": {"step": 1}}, [], False),
+            ("never inside", True, {}, ["optimizer"], False),
+            ("no FSDP", False, {}, [], False),
+        ]
+    )
+    def test_an_optimizer_that_stayed_empty(self, _, fsdp, state, lacks, is_empty):
+        trainer = mock.Mock(is_fsdp_enabled=fsdp, is_deepspeed_enabled=False)
+        trainer.optimizer.state = state
+        of_one = mock.Mock(trainer=trainer, leaders=[0], hosts=["host/1"])
+        of_one.ranks.exchange.side_effect = lambda topic, payload, patience=None: [payload]
+        report = resume._Report(of_one, [resume._Look(lacks=lacks)], None)
+        loading = resume.Loading(of_one, "out/checkpoint-9", report, None)
+        with hearing() as heard:
+            loading.settle()
+        self.assertEqual(["starts afresh" in text for text in heard], [True] if is_empty else [])
+
     def test_a_message_names_a_few_problems_only(self):
         look = resume._Look(problems=[[f"file-{n}", "is missing"] for n in range(100)])
         of_two = mock.Mock(leaders=[0], hosts=["host/1"])

@@ -49,6 +49,7 @@ from transformers.trainer_checkpoint.rotation import (
     rotate_run,
     sweep_leftovers,
 )
+from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import logging
 
 
@@ -149,6 +150,16 @@ class RotationTestCase(TestCasePlus):
 
 
 class WhatGoesTest(RotationTestCase):
+    def test_the_function_that_scripts_call(self):
+        self.seal(10, 20, 30, 40)
+        os.utime(self.path(10), (2e9, 2e9))
+        rotate_checkpoints(self.out, save_total_limit=2, best_model_checkpoint=self.path(20), use_mtime=True)
+        self.assertEqual(sorted(os.listdir(self.out)), ["checkpoint-20", "checkpoint-40"])
+        write_files(self.path("epoch-1"), {"a": b"a"})
+        write_files(self.path("epoch-2"), {"a": b"a"})
+        rotate_checkpoints(output_dir=self.out, save_total_limit=1, checkpoint_prefix="epoch")
+        self.assertEqual(sorted(os.listdir(self.out)), ["checkpoint-20", "checkpoint-40", "epoch-2"])
+
     @parameterized.expand([("sealed",), ("stock",)])
     def test_the_newest_stay_and_nothing_is_left_of_the_others(self, kind):
         (self.seal if kind == "sealed" else self.stock)(10, 20, 30, 40)
@@ -256,6 +267,22 @@ class WhatGoesTest(RotationTestCase):
             rotate(self.path("file"), 1, checkpoint_prefix="epoch")
         self.assertEqual(len(outcome.problems), 1)
         self.assertIn(self.path("file"), log.out)
+
+    def test_the_listing_says_what_discovery_says(self):
+        self.stock(10, 20, 30)
+        self.seal(40, 50, 15)
+        self.stock(60, 70)
+        os.mkdir(self.path(80))
+        os.unlink(self.path(10, "trainer_state.json"))
+        self.touch(self.path(20, KEEP_NAME))
+        self.touch(self.path(30, SENTINEL_NAME))
+        self.touch(self.path(70, MANIFEST_NAME), "{ torn")
+        shutil.copytree(self.path(40), self.path(41))
+        os.symlink(self.path(50), self.path(51))
+        self.touch(self.path(50, KEEP_NAME))
+        listing = rotation._list(rotation._candidates(self.out))
+        self.assertEqual(listing.found, find_checkpoints(self.out, check="order"))
+        self.assertEqual((listing.empty, listing.links), ({"checkpoint-80"}, {"checkpoint-51"}))
 
     def test_only_the_newest_are_looked_into(self):
         self.stock(*range(1, 81))
@@ -598,10 +625,11 @@ class LinkTest(RotationTestCase):
         self.assert_whole(10)
 
     def test_a_broken_link_stops_nothing(self):
-        os.symlink(self.path("nowhere"), self.path(10))
         self.seal(20, 30)
-        self.rotate(1)
-        self.assertEqual(sorted(os.listdir(self.out)), ["checkpoint-10", "checkpoint-30"])
+        os.symlink(self.path("nowhere"), self.path(10))
+        os.symlink(self.path(11), self.path(11))
+        self.assertEqual(self.rotate(1).problems, ())
+        self.assertEqual(sorted(os.listdir(self.out)), ["checkpoint-10", "checkpoint-11", "checkpoint-30"])
 
     def test_links_inside_a_checkpoint_are_deleted_and_not_followed(self):
         precious = os.path.join(self.get_auto_remove_tmp_dir(), "precious")
@@ -1126,12 +1154,11 @@ class GuardsCanFailTest(RotationTestCase):
     def test_ordering_by_modification_time_deletes_the_newest(self):
         self.seal(10, 20)
         os.utime(self.path(10), (2e9, 2e9))
-        real_find = find_checkpoints
 
-        def by_time(run_dir, *, check):
-            return sorted(real_find(run_dir, check=check), key=lambda found: os.path.getmtime(found.path))
+        def by_time(found):
+            return sorted(found, key=lambda entry: os.path.getmtime(entry.path))
 
-        with mock.patch.object(rotation, "find_checkpoints", by_time):
+        with mock.patch.object(rotation, "in_order", by_time):
             self.rotate(1)
         self.assertNotEqual(newest_complete_checkpoint(self.out), self.path(20))
 

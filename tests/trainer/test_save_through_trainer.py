@@ -430,7 +430,7 @@ class ArgumentsTest(TrainerTestCase):
 
 
 class KilledTrainingTest(TrainerTestCase):
-    """A sample of kill points through whole trainings; all of them are in `test_save_transaction.CampaignTest`."""
+    """A sample of kill points through whole trainings; all of them are in `test_campaigns.py`."""
 
     def train(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
         command = [sys.executable, str(SCRIPTS / "tiny_training.py"), "--output_dir", self.out, "--use_cpu", "True"]

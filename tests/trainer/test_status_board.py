@@ -39,7 +39,7 @@ from transformers.trainer_checkpoint.ranks import format_ranks
 SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from board_ranks import World, serve  # noqa: E402
+from board_ranks import World, free_port, serve  # noqa: E402
 
 
 class BoardTestCase(TestCasePlus):
@@ -166,6 +166,7 @@ class LostRankTest(BoardTestCase):
     def test_killed(self, rank, far):
         world = self.world("waits_for_one", 3, late=rank, how="die", far=far)
         world.all_told()
+        world.tell(rank)
         answers = {other: told[0] for other, told in world.all_told(but=(rank,)).items()}
         reason = (
             r"^no sign of life for \d+ s$" if far else rf"^its process \(pid {world.processes[rank].pid}\) has ended$"
@@ -178,6 +179,7 @@ class LostRankTest(BoardTestCase):
     def test_stopped_and_told_so_when_it_goes_on(self):
         world = self.world("waits_for_one", 3, late=1, how="stop")
         world.all_told()
+        world.tell(1)
         answers = {rank: told[0] for rank, told in world.all_told(but=(1,)).items()}
         self.assert_all_lost(answers, (1,), r"^no sign of life for \d+ s$")
         world.signal(1, signal.SIGCONT)
@@ -221,11 +223,13 @@ class LostRankTest(BoardTestCase):
     def test_rank_left_its_board(self):
         world = self.world("waits_for_one", 3, late=1, how="leave", far=True)
         world.all_told()
+        world.tell(1)
         self.assert_all_lost({rank: t[0] for rank, t in world.all_told(but=(1,)).items()}, (1,), "^it has left$")
 
     def test_killed_with_the_store(self):
         world = self.world("waits_for_one", 3, late=0, how="die", store_in_rank_0=True)
         world.all_told()
+        world.tell(0)
         for told in world.all_told(but=(0,)).values():
             self.assertEqual((told[0]["raised"], told[0]["ranks"]), ("RankLostError", (0,)))
             self.assertRegex(told[0]["reason"], "the connection to the process group's store is lost")
@@ -234,6 +238,7 @@ class LostRankTest(BoardTestCase):
         # Nothing breaks the connection: the store just does not answer any more.
         world = self.world("waits_for_one", 2, late=0, how="stop", store_in_rank_0=True, far=True)
         world.all_told()
+        world.tell(0)
         self.assert_all_lost({1: world.told(1)[0]}, (0,), "^the process group's store has not answered for 4 s$")
 
     def test_a_rank_that_never_comes(self):
@@ -299,7 +304,7 @@ class ProcessGroupTest(BoardTestCase):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world_size}"]
         script = str(SCRIPTS / "board_ranks.py")
         done = subprocess.run(
-            [*command, script, "of_process_group", out],
+            [*command, script, "of_process_group", out, str(free_port())],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
@@ -309,7 +314,7 @@ class ProcessGroupTest(BoardTestCase):
         for rank in range(world_size):
             told = json.loads(Path(out, f"rank-{rank}.json").read_text(encoding="utf-8"))
             self.assertTrue(told["without"])
-            for life in range(2):
+            for life in range(3):
                 self.assertEqual(told[f"first {life}"], [[other, life] for other in range(world_size)])
                 self.assertEqual(told[f"second {life}"], [[other, life, "second"] for other in range(world_size)])
                 self.assertEqual(told[f"hosts {life}"], 1)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ManifestError,
     )
     from .inspection import CheckpointInfo, list_checkpoints, verify_checkpoint
+    from .preemption import TrainingPreempted
     from .verification import Problem, VerifyResult
 
 _MODULE_OF = {
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "CheckpointSaveError": "errors",
     "ManifestError": "errors",
     "Problem": "verification",
+    "TrainingPreempted": "preemption",
     "VerifyResult": "verification",
     "list_checkpoints": "inspection",
     "verify_checkpoint": "inspection",
@@ -68,6 +70,7 @@ __all__ = [
     "CheckpointSaveError",
     "ManifestError",
     "Problem",
+    "TrainingPreempted",
     "VerifyResult",
     "list_checkpoints",
     "verify_checkpoint",

@@ -14,6 +14,7 @@
 """The training arguments of checkpoints, looked at when they are given and not at the first save."""
 
 import re
+import signal
 from typing import Any
 
 
@@ -22,6 +23,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "on_save_error": ("raise", "warn"),
     "resume_verify": ("full", "size", "off"),
 }
+
+# Signals that other programs send to ask a process to end, or to do what it likes. Those that the kernel sends for a
+# mistake of the process itself, or that cannot be caught, are not among them.
+JIT_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGBREAK")
 
 _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 
@@ -45,9 +50,43 @@ def check_checkpoint_arguments(args: Any) -> None:
     every = args.save_keep_every_n_steps
     if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
         raise ValueError(f"`save_keep_every_n_steps` is {every!r}; it has to be a whole number of steps above 0.")
+    jit_signal_numbers(args.jit_checkpoint_signals)
+    grace = args.jit_checkpoint_grace
+    if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 < grace < float("inf"):
+        raise ValueError(f"`jit_checkpoint_grace` is {grace!r}; it has to be a number of seconds above 0.")
     if args.output_dir is not None and _URI.match(str(args.output_dir)):
         raise ValueError(
             f"`output_dir` is {args.output_dir!r}, an address. The Trainer writes to a file system: it would make a "
             "local directory of that odd name. Mount the storage and give the path, or give a local path and upload "
             "from there (`push_to_hub`, or a callback's `on_save`)."
         )
+
+
+def jit_signal_numbers(names: str | list[str]) -> tuple[int, ...]:
+    """The numbers of the signals in `jit_checkpoint_signals`.
+
+    Args:
+        names (`str` or `list[str]`):
+            Names, with or without `SIG`; in one text they are separated by commas.
+
+    Raises:
+        `ValueError`: there is no name, or one that is not a signal to wait for.
+    """
+    told = names.split(",") if isinstance(names, str) else names
+    known = [name for name in JIT_SIGNALS if hasattr(signal, name)]
+    numbers = []
+    for name in told if isinstance(told, (list, tuple)) else [told]:
+        full = name.strip().upper() if isinstance(name, str) else ""
+        full = full if full.startswith("SIG") else f"SIG{full}"
+        if full not in known:
+            raise ValueError(
+                f"`jit_checkpoint_signals` is {names!r}, and {name!r} is no signal that a training can wait for; "
+                f"it can be {', '.join(known)}, several as a list or separated by commas."
+            )
+        numbers.append(int(getattr(signal, full)))
+    if not numbers:
+        raise ValueError(
+            f"`jit_checkpoint_signals` is {names!r}; it has to name at least one signal. To wait for none, leave "
+            "`enable_jit_checkpoint` off."
+        )
+    return tuple(dict.fromkeys(numbers))

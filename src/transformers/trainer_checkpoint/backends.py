@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # Modules whose `torch.save` comes when all collectives of the function it stands in are over.
 _WRITE_AFTER_GATHERING = frozenset({"accelerate.utils.fsdp_utils", "transformers.trainer"})
 # The other writers only write. "saving" is all of `_save_checkpoint` that is no writer: overrides, state dicts.
-_WRITERS_WITH_COLLECTIVES = frozenset({"saving", "store_flos", "save_fsdp_model", "_save_optimizer_and_scheduler"})
+_WRITERS_WITH_COLLECTIVES = frozenset({"saving", "save_fsdp_model", "_save_optimizer_and_scheduler"})
 # What DeepSpeed asks of its checkpoint engine while it saves, none of it a collective.
 _ENGINE_WRITES = frozenset({"makedirs", "create", "save", "commit"})
 
@@ -203,3 +203,20 @@ def _in_step(engine: Any, writer: _KeepingEngine) -> Callable:
         return result
 
     return save_checkpoint
+
+
+def setup(trainer: "Trainer") -> dict[str, Any]:
+    """What `disk_groups.warnings_for` has to know of a training: who writes, and whether the state is sharded."""
+    sharded, node_local = None, False
+    if trainer.is_deepspeed_enabled:
+        sharded = "deepspeed"
+        config = getattr(trainer.args.hf_deepspeed_config, "config", None) or {}
+        node_local = bool(config.get("checkpoint", {}).get("use_node_local_storage", False))
+    elif trainer.is_fsdp_enabled:
+        plugin = trainer.accelerator.state.fsdp_plugin
+        sharded = "fsdp" if "SHARDED_STATE_DICT" in str(plugin.state_dict_type) else None
+    return {
+        "save_on_each_node": trainer.args.save_on_each_node,
+        "sharded": sharded,
+        "node_local_storage": node_local,
+    }

@@ -129,6 +129,7 @@ class _Client:
         self.topic = ""
         self.error_key: str | None = None
         self.error: bytes | None = None
+        self.rank: int | None = None
         # Whether the process group that the store belongs to still stands.
         self.stands: Callable[[], bool] = lambda: True
         self._beats = 0
@@ -262,11 +263,18 @@ class _Client:
             key = self.error_key
             if self.error is None and key is not None and self._store.check([key]):
                 self.error = self._store.get(key)
+                self._say_who_failed(self.error)
         except RuntimeError as error:
             # Told to whoever calls next. No further beats: torch writes a page to stderr for each.
             self.lost = self.lost or _broken(error)
             self.beat_key = None
         self._busy_since = None
+
+    def _say_who_failed(self, error: bytes) -> None:
+        # This rank may be inside a collective that it will not come out of, and then this is all its log says.
+        rank, cause = _decode(error)
+        if rank != self.rank:
+            logger.error(f"Rank {rank} has failed while a checkpoint is being saved or loaded: {cause}")
 
 
 class _Call:
@@ -406,6 +414,7 @@ class StatusBoard(Ranks):
         self._last_look = max(_LAST_LOOK, _LAST_LOOK_PER_RANK * world_size)
         self._round = 0
         self._topics: set[str] = set()
+        self._meetings = 0
         # The keys this rank has set for others, by round, and the last round that all ranks were in.
         self._kept: dict[int, list[str]] = {}
         self._settled = -1
@@ -415,6 +424,7 @@ class StatusBoard(Ranks):
         self._closed = False
         # While all ranks connect the store is busy with that, for long where looking up their names takes long.
         self._client = self._client_class(store, max(silence, patience), beat_interval)
+        self._client.rank = rank
         self._finalizer = weakref.finalize(self, self._client.stop)
         self._finalizer.atexit = False
         _open_boards.add(self)
@@ -427,7 +437,9 @@ class StatusBoard(Ranks):
         self._client.silence = silence
 
     @classmethod
-    def of_process_group(cls, barrier: Callable[[], None], patience: float = PATIENCE) -> "StatusBoard | None":
+    def of_process_group(
+        cls, barrier: Callable[[], None], patience: float = PATIENCE, beat_interval: float = BEAT_INTERVAL
+    ) -> "StatusBoard | None":
         """The board of the default process group. Called by all ranks, at the same point of the program.
 
         Args:
@@ -435,6 +447,8 @@ class StatusBoard(Ranks):
                 Waits for everyone.
             patience (`float`, *optional*, defaults to 600.0):
                 Seconds to wait for a rank that is alive.
+            beat_interval (`float`, *optional*, defaults to 5.0):
+                Seconds between two signs of life.
 
         Returns:
             `StatusBoard`, *optional*: `None` if there is no process group, or one without a store of torch's own.
@@ -455,7 +469,7 @@ class StatusBoard(Ranks):
             raise RankLostError("board", (0,), f"its store cannot be reached ({_first_line(error)})") from error
         except (NotImplementedError, RuntimeError):  # a store somebody wrote in Python, without this method
             return None
-        board = cls(client, dist.get_rank(), dist.get_world_size(), barrier, patience)
+        board = cls(client, dist.get_rank(), dist.get_world_size(), barrier, patience, beat_interval=beat_interval)
         # Not the store: whoever holds it keeps its port taken when the process group is taken down.
         group = weakref.ref(dist.group.WORLD)
         board._client.stands = lambda: _stands(group)
@@ -493,7 +507,7 @@ class StatusBoard(Ranks):
         self._client.topic = ""
         if "lost" in answer:
             self._lost.update(answer["lost"])
-            raise RankLostError(topic, tuple(answer["lost"]), answer["reason"])
+            raise RankLostError(topic, tuple(answer["lost"]), answer["reason"], answer["late"])
         self._settled = self._round
         return [value for count, value in answer["values"] for value in [value] * count]
 
@@ -508,7 +522,39 @@ class StatusBoard(Ranks):
         return found
 
     def barrier(self) -> None:
-        self._barrier()
+        """Wait for everyone in the process group's own barrier, which is watched from here.
+
+        Called by all ranks. A rank that vanishes on its way there would hold the others up for the length of the
+        collective timeout.
+
+        Raises:
+            [`RankLostError`]: a rank did not get there, and the barrier is given up.
+        """
+        self._meetings += 1
+        key = self._key(f"meeting{self._meetings}")
+        meeting = _Meeting(self._barrier)
+        found = _find(key)
+        watch = (
+            _WatchForAll(self, "barrier", [f"{key}.{rank}" for rank in range(self.world_size)], self.patience)
+            if self.rank == 0
+            else _WatchForFirst(self, "barrier", self.patience)
+        )
+        with self._or_rank_lost("barrier"):
+            try:
+                while not meeting.done.wait(min(1.0, self._interval / 2)):
+                    watch()
+                    lost = None if self.rank == 0 else self._client.call(found)
+                    if lost is not None:
+                        raise RankLostError("barrier", tuple(lost[0]["lost"]), lost[0]["reason"])
+            except RankLostError as lost:
+                if self.rank == 0:
+                    self._say(key, {"lost": list(lost.ranks), "reason": lost.reason})
+                raise
+        if meeting.error is not None:
+            raise meeting.error
+        own = f"{key}.{self.rank}"
+        self._kept.setdefault(self._round, []).append(own)
+        self._client.post(lambda store: store.set(own, b"J1"))
 
     def post_error(self, cause: str) -> None:
         # Not compressed: this one operation of the store takes text only.
@@ -519,6 +565,27 @@ class StatusBoard(Ranks):
             self._client.call(lambda store: store.compare_set(key, "", value))
         except Exception as error:
             logger.warning(f"The other ranks could not be told of this rank's error ({error}): {cause}")
+
+    def call_out(self, word: str) -> None:
+        """Say `word` to all ranks, outside any exchange; the first one of a round counts. One rank calls it.
+
+        Raises:
+            [`RankLostError`]: the store cannot be reached.
+        """
+        key = self._key("word")
+        self._kept.setdefault(self._round, []).append(key)
+        with self._or_rank_lost("word"):
+            self._client.call(lambda store: store.compare_set(key, "", "J" + json.dumps(word)))
+
+    def called_out(self) -> str | None:
+        """The word of the first `call_out` of this round, if there was one. Any rank, any time; does not wait for it.
+
+        Raises:
+            [`RankLostError`]: the store cannot be reached.
+        """
+        with self._or_rank_lost("word"):
+            found = self._client.call(_find(self._key("word")))
+        return None if found is None else found[0]
 
     def first_error(self) -> tuple[int, str] | None:
         key = self._key("error")
@@ -595,7 +662,7 @@ class StatusBoard(Ranks):
         except RankLostError as lost:
             # Those who come too late are not going to take their words back.
             self._kept.setdefault(self._round, []).extend(keys)
-            return {"lost": list(lost.ranks), "reason": lost.reason}
+            return {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
         self._client.post(lambda store: _delete(store, keys[:1]))
         return {"values": _runs(values)}
 
@@ -694,6 +761,23 @@ def _stands(group: "weakref.ref") -> bool:
 # ---- Waiting ----
 
 
+class _Meeting:
+    """A barrier of the process group, waited for in a thread of its own. It ends with the process if it never does."""
+
+    def __init__(self, barrier: Callable[[], None]):
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._barrier = barrier
+        threading.Thread(target=self._run, name="checkpoint-barrier", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._barrier()
+        except BaseException as error:
+            self.error = error
+        self.done.set()
+
+
 class _WatchForAll:
     """Rank 0, waiting for all: when a rank is lost, and what the log says meanwhile. `keys` are what they will set."""
 
@@ -720,7 +804,9 @@ class _WatchForAll:
         missing = self._missing(self.heard)
         if missing and now >= self.end:
             alive = f"alive ({self._last_heard(missing, now)}), but late" if self.listen else "not seen at all"
-            raise RankLostError(self.topic, tuple(missing), f"{alive}: not there after {self.patience:g} s")
+            raise RankLostError(
+                self.topic, tuple(missing), f"{alive}: not there after {self.patience:g} s", late=self.listen
+            )
         self.next_log = now + LATE_LOG_INTERVAL
         if missing:
             seen = f"alive, {self._last_heard(missing, now)}" if self.listen else "not seen yet"
@@ -769,7 +855,7 @@ class _WatchForFirst:
             self._listen(now)
         if now >= self.end:
             raise RankLostError(
-                self.topic, (0,), f"it has not answered within {self.patience:g} s, though it is alive"
+                self.topic, (0,), f"it has not answered within {self.patience:g} s, though it is alive", late=True
             )
 
     def _listen(self, now: float) -> None:

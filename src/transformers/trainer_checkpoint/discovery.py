@@ -488,8 +488,10 @@ def scan(path: str | os.PathLike):
 
 def _look(path: str, name: str) -> Found:
     head = problem = note = None
-    digits = _LAST_DIGITS.search(name)
-    step = int(digits.group()) if digits else 0
+    step = step_of(name)
+    if step is None:
+        digits = _LAST_DIGITS.search(name)
+        step = int(digits.group()) if digits else 0
     try:
         head = read_head(path)
     except ManifestError as error:
@@ -497,7 +499,8 @@ def _look(path: str, name: str) -> Found:
     except OSError as error:
         problem = structure.unreadable(MANIFEST_NAME, error)
     if head is not None:
-        note = note_of_name(name, head)
+        if head.step != step:
+            note = note_of_name(name, head)
         step = head.step
     if problem is None and _exists(f"{path}/{SENTINEL_NAME}"):
         problem = INTERRUPTED

@@ -29,6 +29,7 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 
 from .layout import TEMPORARY_SUFFIX, is_retired_name, retired_name, trash_dir
@@ -44,6 +45,10 @@ RENAME_IMPOSSIBLE = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errn
 # A sweep runs on a thread of its own. Without this lock it could remove the trash just before something is renamed into
 # it, or delete the files of a checkpoint whose rename is not durable yet.
 _trash_lock = threading.Lock()
+
+# How long a directory that another host made may stay hidden here (seconds). NFS clients keep what they know of a
+# directory for up to 60 s (`acdirmax`, nfs(5)).
+HIDDEN_DIRECTORY_PATIENCE = 65.0
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -96,7 +101,16 @@ def make_directories(path: str | os.PathLike, *, durable: bool) -> None:
     while not os.path.isdir(here):
         missing.append(here)
         here = os.path.dirname(here)
-    os.makedirs(path, exist_ok=True)
+    deadline = time.monotonic() + HIDDEN_DIRECTORY_PATIENCE
+    while True:
+        try:
+            os.makedirs(path, exist_ok=True)
+            break
+        except FileExistsError:
+            # The server has it, and this client still remembers that there was nothing.
+            if os.path.lexists(path) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
     if durable:
         for directory in reversed(missing):
             flush_directory(os.path.dirname(directory))

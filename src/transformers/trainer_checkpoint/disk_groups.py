@@ -140,6 +140,7 @@ def find_disk_groups(run_dir: str | os.PathLike, ranks: Ranks, cache_time: float
         edges += _edges(ranks.exchange("disks seen in the end", sorted(seen)))
     finally:
         token.remove()
+    ranks.exchange("disk tokens removed", None)
 
     units = {rank: told["with"] for rank, told in enumerate(written)}
     diskless = {

@@ -111,13 +111,16 @@ class RankLostError(CheckpointError):
             The ranks that are missing.
         reason (`str`):
             What is known of them, for instance how long they have been silent.
+        late (`bool`, *optional*, defaults to `False`):
+            They are alive. Otherwise they have ended, or cannot be heard.
     """
 
-    def __init__(self, topic: str, ranks: tuple[int, ...], reason: str):
-        super().__init__(topic, ranks, reason)
+    def __init__(self, topic: str, ranks: tuple[int, ...], reason: str, late: bool = False):
+        super().__init__(topic, ranks, reason, late)
         self.topic = topic
         self.ranks = tuple(ranks)
         self.reason = reason
+        self.late = late
 
     def __str__(self) -> str:
         return f"no word from rank(s) {format_ranks(self.ranks)} on {self.topic!r}: {self.reason}"

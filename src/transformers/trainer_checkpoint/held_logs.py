@@ -21,7 +21,7 @@ path it really meant.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from .errors import CheckpointError
@@ -62,9 +62,7 @@ class HeldLogs:
         self._release(lambda record, text: (logging.DEBUG, "DEBUG", text))
 
     def rewrite(self, text: str) -> str:
-        for staging, final in self._spellings:
-            text = text.replace(staging, final)
-        return text
+        return _replace(text, self._spellings)
 
     def rewrite_error(self, error: BaseException | None) -> None:
         """Put final paths into the texts of `error` and of what it was raised from, in place."""
@@ -87,6 +85,11 @@ class HeldLogs:
             return self.rewrite(value)
         if isinstance(value, dict):
             return {key: self._rewrite_value(entry) for key, entry in value.items()}
+        # torch's CheckpointException holds the errors of all ranks in pairs with their stacks.
+        if type(value) is tuple:
+            return tuple(self._rewrite_value(entry) for entry in value)
+        if isinstance(value, BaseException):
+            self.rewrite_error(value)
         return value
 
     def _filter(self, record: logging.LogRecord) -> bool:
@@ -115,7 +118,7 @@ class HeldLogs:
 
 
 @contextlib.contextmanager
-def held_logs(staging: str, final: str) -> Iterator[HeldLogs]:
+def held_logs(staging: str, final: str) -> Generator[HeldLogs, None, None]:
     """`HeldLogs` for the length of a block. What is still held at its end is shown at debug level."""
     held = HeldLogs(staging, final)
     held.start()
@@ -124,6 +127,18 @@ def held_logs(staging: str, final: str) -> Iterator[HeldLogs]:
     finally:
         held.stop()
         held.show_as_debug()
+
+
+def final_paths(text: str, staging: str, final: str) -> str:
+    """`text` with paths in the run directory `final` in place of those in its staging run directory."""
+    return _replace(text, _spellings(staging, final))
+
+
+def _replace(text: str, spellings: list[tuple[str, str]]) -> str:
+    # What is said of the staging directory itself, that something else has its name for instance, stays.
+    for shown, instead in spellings:
+        text = text.replace(shown + os.sep, instead + os.sep)
+    return text
 
 
 def _spellings(staging: str, final: str) -> list[tuple[str, str]]:

@@ -47,6 +47,9 @@ OWNER_NAME = "owner.json"
 # The name the library's own preemption code has always used.
 SENTINEL_NAME = "checkpoint-is-incomplete.txt"
 KEEP_NAME = "KEEP"
+# What a user puts into a run directory to ask a running training for a checkpoint, or for a checkpoint and its end.
+SAVE_REQUEST_NAME = "SAVE"
+STOP_REQUEST_NAME = "STOP"
 
 TRAINER_STATE_NAME = "trainer_state.json"
 

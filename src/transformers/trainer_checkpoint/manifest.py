@@ -202,7 +202,7 @@ def decode_head(data: bytes, path: str) -> Head:
     """Parse and check the bytes of a head; `path` is for the messages. Raises `ManifestError`."""
     fields = _parse_object(data, path)
     version = fields.get("format")
-    if not _is_count(version) or version < 1:
+    if not isinstance(version, int) or not _is_count(version) or version < 1:
         raise ManifestError(f"{path} has no format number; it is not a checkpoint manifest")
     if version > FORMAT:
         raise NewerManifestError(

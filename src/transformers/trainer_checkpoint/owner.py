@@ -363,7 +363,8 @@ def _try_to_claim(run_dir: str, staging: str, durable: bool, watch: float) -> tu
             os.unlink(path)
         raise
     for seen in now_there:
-        with contextlib.suppress(FileNotFoundError):
+        # One that cannot be removed is found dead again by the next claimant.
+        with contextlib.suppress(OSError):
             os.unlink(seen.path)
     if durable:
         disk.flush_directory(staging)

@@ -211,9 +211,12 @@ def _why_older(head: Head, target: str) -> str | None:
         return None
     try:
         there = read_head(target)
-    except (ManifestError, OSError):
+    except ManifestError:
         # `publish` keeps what cannot be read beside the checkpoints.
         return None
+    except OSError as error:
+        # A disk that fails for a moment must not put the older of two in the newer one's place.
+        return f"{target} cannot be looked at, and may be newer: {error.strerror or error}"
     if there is not None:
         return None if head.sequence > there.sequence else "a newer checkpoint has taken its place"
     if os.path.isdir(target) and os.listdir(target) and os.path.basename(target) not in head.saw:

@@ -47,7 +47,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..utils import logging
+from ..utils import is_sagemaker_mp_enabled, logging
 from . import disk
 from .discovery import Found, find_checkpoints, is_text, look_at, look_closely
 from .errors import CheckpointOwnedError, CheckpointResumeError, ManifestError, RankLostError
@@ -619,6 +619,7 @@ class Loading:
     def _point_at(self, path: str, report: _Report) -> None:
         self.path = path
         self.verified = report.verified
+        self._lacks = report.main.lacks
         self.batch_size = report.state.train_batch_size if report.state is not None else None
         # Loading is going on: an error of a loader is kept, and `settle` is still to come.
         self.open = True
@@ -639,8 +640,8 @@ class Loading:
 
     @property
     def _loads_into_wrapped(self) -> bool:
-        """DeepSpeed and FSDP wrap the model for good before they load: it cannot be prepared a second time."""
-        return bool(self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled)
+        """DeepSpeed, FSDP and SageMaker wrap the model before they load: it cannot be prepared a second time."""
+        return bool(self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled or is_sagemaker_mp_enabled())
 
     @contextlib.contextmanager
     def keep(self, what: str) -> Iterator[None]:
@@ -736,6 +737,11 @@ class Loading:
         self.open, self._kept = False, None
         if not failures:
             self.random_state_pending = True
+            if self.resume.first and self._optimizer_stayed_empty():
+                logger.warning(
+                    f"{self.path} holds optimizer state, and after loading the optimizer has none: it starts afresh. "
+                    "With version 1 of FSDP, state that was saved in shards is not restored; version 2 restores it."
+                )
             return
         text = _join(failures, self.ranks.world_size)
         nameless = {rank: cause.replace(self.path, "") for rank, cause in failures.items()}
@@ -750,6 +756,14 @@ class Loading:
         elif self.verified:
             hints.append("Its files are what was saved, so it is not the checkpoint that is to blame.")
         self._raise(error, text, hints, facts["older"])
+
+    def _optimizer_stayed_empty(self) -> bool:
+        """Whether the optimizer has no state, where loading can leave it without and say nothing."""
+        trainer = self.trainer
+        if not trainer.is_fsdp_enabled or "optimizer" in self._lacks:
+            return False
+        state = getattr(trainer.optimizer, "state", None)
+        return state is not None and not any(state.values())
 
     def _try_another(self, text: str, error: BaseException | None) -> NoReturn:
         assert self._search is not None

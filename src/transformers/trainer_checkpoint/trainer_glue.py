@@ -25,14 +25,17 @@ upload to the Hub) waits until it is published.
 import contextlib
 import copy
 import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..utils import logging
-from .errors import CheckpointSaveError
+from . import backends
+from .errors import CheckpointSaveError, RankLostError
 from .held_logs import held_logs
 from .layout import checkpoint_name
+from .manifest import Head
 from .ranks import Alone, Ranks, Unconnected
 from .rotation import Sweeper
 from .sealing import LaterSeals
@@ -41,6 +44,8 @@ from .transaction import Published, RunDirectory, SaveTransaction, format_size
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
+    from ..trainer_jit_checkpoint import JITCheckpointCallback
+    from .preemption import Preemption
     from .resume import Loading
 
 
@@ -64,7 +69,7 @@ def _in_transaction(method: Callable) -> Callable:
     return save_checkpoint
 
 
-def _keeping_errors(method: Callable) -> Callable:
+def _keeping_errors(method: Any) -> Callable:
     """A writer whose error is kept until the vote, so that this rank stays in step with the others."""
     what = method.__name__
 
@@ -78,6 +83,16 @@ def _keeping_errors(method: Callable) -> Callable:
     return write
 
 
+def _once_per_save(method: Callable) -> Callable:
+    """`store_flos`, a collective that all ranks have gone through by the time that one of them may fail."""
+
+    @functools.wraps(method)
+    def store_flos(self: "Trainer") -> Any:
+        return None if self._checkpoints.flos_are_stored else method(self)
+
+    return store_flos
+
+
 def _giving_up_the_run_directory(method: Callable) -> Callable:
     """`train`, after whose outermost call the run directory belongs to nobody."""
 
@@ -89,7 +104,7 @@ def _giving_up_the_run_directory(method: Callable) -> Callable:
     return train
 
 
-def _keeping_load_errors(method: Callable) -> Callable:
+def _keeping_load_errors(method: Any) -> Callable:
     """A loader whose error is kept until all ranks tell how loading went, so that this rank stays in step."""
     what = method.__name__
 
@@ -109,23 +124,93 @@ def _voting_on_random_state(method: Callable) -> Callable:
         load = functools.partial(method, self, checkpoint, *args, **kwargs)
         loading = self._checkpoints.loading
         if loading is None or not loading.random_state_pending or checkpoint != loading.path:
-            return load()
-        return loading.load_random_state(load)
+            result = load()
+        else:
+            result = loading.load_random_state(load)
+        self._checkpoints.evaluate_if_due()
+        return result
 
     return load_random_state
 
 
 def _entering_again(method: Callable) -> Callable:
-    """`_inner_training_loop`, entered again when the checkpoint to resume from cannot be loaded and is set aside."""
+    """`_inner_training_loop`, entered again when the checkpoint to resume from cannot be loaded and is set aside.
+
+    Inside it, requests for a checkpoint are waited for.
+    """
 
     @functools.wraps(method)
     def inner_training_loop(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
         loading = self._checkpoints.loading
-        if loading is None:
-            return method(self, *args, **kwargs)
-        return loading.run(method, args, kwargs)
+        given = inspect.signature(method).bind(self, *args, **kwargs).arguments
+        with self._checkpoints.in_loop(given.get("trial"), given.get("ignore_keys_for_eval")):
+            if loading is None:
+                return method(self, *args, **kwargs)
+            return loading.run(method, args, kwargs)
 
     return inner_training_loop
+
+
+def _at_step_boundary(method: Callable) -> Callable:
+    """`_maybe_log_save_evaluate`, where a step is complete."""
+
+    @functools.wraps(method)
+    def maybe_log_save_evaluate(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        preemption = self._checkpoints.preemption
+        if preemption is None:
+            return method(self, *args, **kwargs)
+        return preemption.at_step_boundary(functools.partial(method, self, *args, **kwargs))
+
+    return maybe_log_save_evaluate
+
+
+def _at_prediction_step(method: Callable) -> Callable:
+    """`prediction_step`, where an evaluation can be broken off."""
+
+    @functools.wraps(method)
+    def prediction_step(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        preemption = self._checkpoints.preemption
+        if preemption is None:
+            return method(self, *args, **kwargs)
+        return preemption.at_prediction_step(functools.partial(method, self, *args, **kwargs))
+
+    return prediction_step
+
+
+def _while_loading_data(method: Callable) -> Callable:
+    """`get_batch_samples`, which may take long."""
+
+    @functools.wraps(method)
+    def get_batch_samples(self: "Trainer", epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
+        preemption = self._checkpoints.preemption
+        if preemption is None:
+            return method(self, epoch_iterator, *args, **kwargs)
+        return preemption.while_loading_data(epoch_iterator, lambda iterator: method(self, iterator, *args, **kwargs))
+
+    return get_batch_samples
+
+
+def _protecting_workers(method: Callable) -> Callable:
+    """`get_train_dataloader` and `get_eval_dataloader`, whose workers must not die of the signals."""
+
+    @functools.wraps(method)
+    def get_dataloader(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        dataloader = method(self, *args, **kwargs)
+        preemption = self._checkpoints.preemption
+        return dataloader if preemption is None else preemption.protect_workers(dataloader)
+
+    return get_dataloader
+
+
+def _after_the_last_step(method: Callable) -> Callable:
+    """`_finalize_training`, before which an evaluation may be left to be made up for, and after which nothing ends."""
+
+    @functools.wraps(method)
+    def finalize_training(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        self._checkpoints.after_the_last_step()
+        return method(self, *args, **kwargs)
+
+    return finalize_training
 
 
 def _checking_for_remains(method: Callable) -> Callable:
@@ -146,6 +231,7 @@ _WRAPPERS: dict[str, Callable[[Callable], Callable]] = {
     "_save": _keeping_errors,
     "_save_optimizer_and_scheduler": _keeping_errors,
     "_save_scaler": _keeping_errors,
+    "store_flos": _once_per_save,
     "_save_rng_state": _keeping_errors,
     "_load_from_checkpoint": _keeping_load_errors,
     "_load_optimizer_and_scheduler": _keeping_load_errors,
@@ -153,6 +239,12 @@ _WRAPPERS: dict[str, Callable[[Callable], Callable]] = {
     "_load_rng_state": _voting_on_random_state,
     "_issue_warnings_after_load": _checking_for_remains,
     "_inner_training_loop": _entering_again,
+    "_maybe_log_save_evaluate": _at_step_boundary,
+    "prediction_step": _at_prediction_step,
+    "get_batch_samples": _while_loading_data,
+    "get_train_dataloader": _protecting_workers,
+    "get_eval_dataloader": _protecting_workers,
+    "_finalize_training": _after_the_last_step,
     "train": _giving_up_the_run_directory,
 }
 
@@ -170,17 +262,18 @@ class TransactionalCheckpoints:
         for name, wrap in _WRAPPERS.items():
             # Looked up, not taken from `cls.__dict__`: a mix-in beside the Trainer may bring the override.
             method = getattr(cls, name, None)
-            if callable(method) and not getattr(method, "_checkpoint_wrapped", False):
-                wrapped = wrap(method)
-                wrapped._checkpoint_wrapped = True
+            # The mark names its function: `functools.wraps` of an override's own decorator copies marks.
+            if callable(method) and getattr(method, "_checkpoint_wrapper", None) is not method:
+                wrapped: Any = wrap(method)
+                wrapped._checkpoint_wrapper = wrapped
                 setattr(cls, name, wrapped)
 
     @property
-    def _checkpoints(self) -> "TrainerCheckpoints":
+    def _checkpoints(self: Any) -> "TrainerCheckpoints":
         # Made at the first use: subclasses exist that do not call `Trainer.__init__`.
         keeper = self.__dict__.get("_checkpoint_keeper")
         if keeper is None:
-            keeper = self.__dict__["_checkpoint_keeper"] = TrainerCheckpoints(self)  # type: ignore[arg-type]
+            keeper = self.__dict__["_checkpoint_keeper"] = TrainerCheckpoints(self)
         return keeper
 
 
@@ -216,12 +309,20 @@ class TrainerCheckpoints:
         self._redirect: tuple[str, str] | None = None
         self._sweeper = Sweeper()
         self._later_seals = LaterSeals()
+        # During a save: its collective was gone through when the save was opened.
+        self.flos_are_stored = False
         # A rotation left something to a later one, because an upload was reading the run directory.
         self._put_off = False
         # The checkpoint that this training goes on from; rotation leaves it alone.
         self.resumed_from: str | None = None
         # That checkpoint and how far loading it has come, during `train`.
         self.loading: Loading | None = None
+        # What this training has published last.
+        self.last_published: Published | None = None
+        # What is done about signals and files that ask for a checkpoint, with `enable_jit_checkpoint`.
+        self.preemption: Preemption | None = None
+        # The trial and the keys that an evaluation leaves out, during the training loop.
+        self._loop: tuple[Any, list[str] | None] | None = None
 
     # ---- Ranks and directories ----
 
@@ -243,12 +344,16 @@ class TrainerCheckpoints:
         run = self._runs.get(path)
         if run is None or (run.ranks is not ranks and not ranks.alone):
             run = self._runs[path] = RunDirectory(
-                path, ranks, durable=self.trainer.args.save_durability == "full", sweeper=self._sweeper
+                path,
+                ranks,
+                durable=self.trainer.args.save_durability == "full",
+                sweeper=self._sweeper,
+                setup=backends.setup(self.trainer),
             )
         return run
 
     @contextlib.contextmanager
-    def training(self) -> Iterator[None]:
+    def training(self) -> Generator[None, None, None]:
         """Around `train`: at the end of the outermost one, run directories are given up."""
         self._training_depth += 1
         try:
@@ -264,6 +369,9 @@ class TrainerCheckpoints:
         self._sweeper.close()
         for run in self._runs.values():
             run.close()
+        # Its heartbeats would go on, and the others would wait for a process that has left the training by an error.
+        if self._board is not None:
+            self._board.close()
 
     # ---- Saving ----
 
@@ -274,7 +382,7 @@ class TrainerCheckpoints:
         return run_dir
 
     @contextlib.contextmanager
-    def saving(self, trial: Any) -> Iterator[None]:
+    def saving(self, trial: Any) -> Generator[None, None, None]:
         """The transaction around the outermost `_save_checkpoint`. Called by all ranks.
 
         On disk afterwards: the checkpoint under its final name, with a manifest; or, after an error, what was there.
@@ -288,17 +396,27 @@ class TrainerCheckpoints:
             return
         self._later_seals.wait()
         before = _StateBefore(self.trainer)
-        transaction = self._transaction_for(trial)
+        try:
+            transaction = self._transaction_for(trial)
+        except RankLostError as lost:
+            path = os.path.join(self.trainer._get_output_dir(trial), checkpoint_name(self.trainer.state.global_step))
+            failures = dict.fromkeys(lost.ranks, lost.reason)
+            raise CheckpointSaveError(path, failures, every_rank_reported=False) from lost
         self.trainer.callback_handler.__dict__.pop("_after_publish", None)
-        if self.trainer.is_world_process_zero():
-            logger.info(f"Saving checkpoint to {transaction.final}")
+        # On every rank, like the Trainer's own lines: `log_level_replica` decides what is seen.
+        logger.info(f"Saving checkpoint to {transaction.final}")
         try:
             with held_logs(transaction.run.staging, transaction.run.path) as held:
                 try:
                     transaction.open()
                     self._transaction = transaction
                     self._redirect = (transaction.run.path, transaction.writing_run_dir)
-                    yield from self._write(transaction)
+                    self._store_flos(transaction, trial)
+                    with (
+                        self._one_writer_per_disk(transaction.run),
+                        backends.staying_in_step(self.trainer, transaction),
+                    ):
+                        yield from self._write(transaction)
                     published = transaction.commit()
                 except CheckpointSaveError as error:
                     before.restore()
@@ -312,6 +430,7 @@ class TrainerCheckpoints:
                     raise
                 finally:
                     self._transaction = self._redirect = None
+                    self.flos_are_stored = False
                 held.show()
             if published is not None:
                 self._finish(transaction, published)
@@ -319,7 +438,40 @@ class TrainerCheckpoints:
             if self._training_depth == 0:
                 self._give_up()
 
-    def _write(self, transaction: SaveTransaction) -> Iterator[None]:
+    @contextlib.contextmanager
+    def _one_writer_per_disk(self, run: RunDirectory) -> Generator[None, None, None]:
+        """With `save_on_each_node` on a disk that nodes share, let one of them write what is common to all.
+
+        `should_save` follows the argument, which is therefore unset for the length of the save, also in the
+        `training_args.bin` that is saved, on the ranks that would overwrite another node's files.
+        """
+        args = self.trainer.args
+        assert run.groups is not None
+        rank = run.ranks.rank
+        too_many = (
+            args.save_on_each_node and args.should_save and not run.groups.should_save(rank, save_on_each_node=True)
+        )
+        if too_many:
+            args.save_on_each_node = False
+        try:
+            yield
+        finally:
+            if too_many:
+                args.save_on_each_node = True
+
+    def _store_flos(self, transaction: SaveTransaction, trial: Any) -> None:
+        """Have the ranks add up their operations now: an override that fails would leave the others waiting there."""
+        trainer = self.trainer
+        if transaction.ranks.alone or not transaction.ranks.connected:
+            return
+        if trainer.hp_search_backend is None and trial is None:
+            try:
+                trainer.store_flos()
+            except Exception as error:
+                transaction.keep("store_flos", error, in_collective=True)
+            self.flos_are_stored = True
+
+    def _write(self, transaction: SaveTransaction) -> Generator[None, None, None]:
         """The writing itself, inside `saving`: its errors are kept, other interruptions end the transaction."""
         try:
             yield
@@ -327,7 +479,19 @@ class TrainerCheckpoints:
             transaction.abort(stop)
             raise
         except BaseException as error:  # torch's CheckpointException is no Exception
-            transaction.keep("saving", error)
+            self._keep(transaction, "saving", error)
+
+    def _keep(self, transaction: SaveTransaction, what: str, error: BaseException) -> bool:
+        """Keep `error` until the vote. Returns whether the others may be in a collective, so that to go on is no use."""
+        blame = backends.blame(self.trainer, what, error)
+        transaction.keep(
+            what,
+            error,
+            cause=blame.cause,
+            in_collective=blame.leaves_others_waiting and not transaction.ranks.alone,
+            told_by_another=blame.told_by_another,
+        )
+        return blame.leaves_others_waiting
 
     def _transaction_for(self, trial: Any) -> SaveTransaction:
         trainer = self.trainer
@@ -344,6 +508,7 @@ class TrainerCheckpoints:
             in_place = "the processes have no store through which they could share errors"
         state = trainer.state
         last = state.global_step >= state.max_steps or trainer.control.should_training_stop
+        last = last or (self.preemption is not None and self.preemption.stopping)
         return SaveTransaction(
             run,
             state.global_step,
@@ -372,7 +537,7 @@ class TrainerCheckpoints:
         return self._keep_error(what)
 
     @contextlib.contextmanager
-    def _keep_error(self, what: str) -> Iterator[None]:
+    def _keep_error(self, what: str) -> Generator[None, None, None]:
         transaction = self._transaction
         if transaction is None or transaction.ranks.alone:
             yield
@@ -382,7 +547,8 @@ class TrainerCheckpoints:
         except _STOPS:
             raise
         except BaseException as error:  # torch's CheckpointException is no Exception
-            transaction.keep(what, error)
+            if self._keep(transaction, what, error):
+                raise
 
     def account_for_known_files(self) -> None:
         """Account for this rank's own random state, and on the ranks that save, for what the Trainer always writes."""
@@ -393,7 +559,7 @@ class TrainerCheckpoints:
         names = ["rng_state.pth" if args.world_size <= 1 else f"rng_state_{args.process_index}.pth"]
         if args.should_save:
             names += ["optimizer.pt", "scheduler.pt", "scaler.pt"]
-        transaction.account_for(*(name for name in names if os.path.exists(os.path.join(transaction.writing, name))))
+        transaction.account_for(*(name for name in names if _opens(os.path.join(transaction.writing, name))))
 
     # ---- Inside `_save_checkpoint` ----
 
@@ -437,19 +603,19 @@ class TrainerCheckpoints:
         if transaction.facts.get("best") is not None and "best" in transaction.wishes:
             self.trainer.state.best_model_checkpoint = transaction.facts["best"]
         run.saved_steps.add(published.step)
+        self.last_published = published
         if run.is_publisher():
             if "rotate" in transaction.wishes:
                 self._rotate(run)
             self._sweeper.sweep(run.path)
         if "push" in transaction.wishes:
             self.trainer._push_from_checkpoint(published.path)
-        if self.trainer.is_world_process_zero():
-            logger.info(
-                f"Checkpoint saved to {published.path} ({format_size(published.size)} in {published.files} files, "
-                f"{published.seconds:.1f} s)"
-            )
+        logger.info(
+            f"Checkpoint saved to {published.path} ({format_size(published.size)} in {published.files} files, "
+            f"{published.seconds:.1f} s)"
+        )
         if published.head is not None:
-            self._seal_after_callbacks(published, run.durable)
+            self._seal_after_callbacks(published.path, published.head, run.durable)
 
     def _rotate(self, run: RunDirectory) -> None:
         """Take older checkpoints out of use. Called by the publisher, after the publish."""
@@ -473,9 +639,9 @@ class TrainerCheckpoints:
         push = getattr(self.trainer, "push_in_progress", None)
         return push is not None and not push.is_done()
 
-    def _seal_after_callbacks(self, published: Published, durable: bool) -> None:
+    def _seal_after_callbacks(self, path: str, head: Head, durable: bool) -> None:
         """Have the `on_save` callbacks followed by a second sealing, if they change anything."""
-        after_callbacks = self._later_seals.start(published.path, published.head, durable=durable)
+        after_callbacks = self._later_seals.start(path, head, durable=durable)
 
         def hook(call_event: Callable) -> Callable:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -487,6 +653,50 @@ class TrainerCheckpoints:
             return call
 
         self.trainer.callback_handler.__dict__["_after_publish"] = hook
+
+    # ---- Preemption ----
+
+    def watch_for_preemption(self, callback: "JITCheckpointCallback") -> None:
+        """In place of the callback's `set_trainer`. Called by all ranks when the Trainer is made.
+
+        Args:
+            callback ([`JITCheckpointCallback`]):
+                What upstream's callback did on its own is done in the training loop, by all ranks together: its manager
+                never hears of a signal.
+        """
+        from ..trainer_jit_checkpoint import CheckpointManager
+        from .preemption import Preemption
+
+        callback.trainer = self.trainer
+        callback.jit_manager = CheckpointManager(self.trainer)
+        self.preemption = Preemption(self)
+
+    @contextlib.contextmanager
+    def in_loop(self, trial: Any, ignore_keys: list[str] | None) -> Generator[None, None, None]:
+        """Around the training loop. Called by all ranks; see `preemption.Preemption.watching`."""
+        if self._loop is not None:
+            yield
+            return
+        self._loop = (trial, ignore_keys)
+        self.last_published = None
+        try:
+            with contextlib.nullcontext() if self.preemption is None else self.preemption.watching(trial):
+                yield
+        finally:
+            self._loop = None
+
+    def evaluate_if_due(self) -> None:
+        """Make up for an evaluation that a preemption has put off; see `preemption.evaluate_if_due`."""
+        from .preemption import evaluate_if_due
+
+        if self._loop is not None:
+            evaluate_if_due(self, *self._loop)
+
+    def after_the_last_step(self) -> None:
+        """The training loop is over. Called by all ranks, before the training is wound up."""
+        self.evaluate_if_due()
+        if self.preemption is not None:
+            self.preemption.finish()
 
     # ---- Resuming ----
 
@@ -565,6 +775,15 @@ class _StateBefore:
         for name, value in self._fields.items():
             setattr(self._trainer.state, name, value)
         self._trainer.current_flos = self._flos
+
+
+def _opens(path: str) -> bool:
+    # Not `os.path.exists`, which a network file system may answer out of its cache.
+    try:
+        with open(path, "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def _no_event(event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

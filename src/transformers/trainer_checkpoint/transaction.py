@@ -36,14 +36,15 @@ import dataclasses
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from ..utils import logging
 from . import disk, owner, publishing
 from .digest import DEFAULT_ALGORITHM, digest_files
-from .disk_groups import DiskGroups, find_disk_groups
-from .errors import CheckpointError, CheckpointSaveError, ManifestError, RankLostError
+from .disk_groups import DiskGroups, SetupFindings, find_disk_groups, sweep_disk_tokens, warnings_for
+from .errors import CheckpointError, CheckpointOwnedError, CheckpointSaveError, ManifestError, RankLostError
+from .held_logs import final_paths
 from .layout import (
     SENTINEL_NAME,
     TEMPORARY_SUFFIX,
@@ -63,7 +64,7 @@ logger = logging.get_logger(__name__)
 
 # How long a file that another host wrote may stay invisible here before it counts as missing. NFS clients keep what
 # they know of a directory for up to 60 s (`acdirmax`, nfs(5)).
-FOREIGN_FILE_PATIENCE = 65.0
+FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # How long the ranks wait for one that failed inside a collective of another library. It has to outlast the slowest
 # healthy writer, which is unknown; past it the failed process ends itself, and with it the job.
 FOREIGN_COLLECTIVE_GRACE = 120.0
@@ -85,9 +86,18 @@ class RunDirectory:
             Whether what is saved here has to survive a power cut.
         sweeper ([`Sweeper`], *optional*):
             Deletes what a dead run left in the trash in the background; without one it is deleted at once.
+        setup (`Mapping[str, Any]`, *optional*):
+            What `warnings_for` has to know of the training besides the disk groups.
     """
 
-    def __init__(self, path: str, ranks: Ranks, durable: bool = True, sweeper: Sweeper | None = None):
+    def __init__(
+        self,
+        path: str,
+        ranks: Ranks,
+        durable: bool = True,
+        sweeper: Sweeper | None = None,
+        setup: Mapping[str, Any] | None = None,
+    ):
         self.path = os.fspath(path)
         self.ranks = ranks
         self.durable = durable
@@ -95,6 +105,8 @@ class RunDirectory:
         # The steps this run has saved: a run knows its own checkpoints in a directory of an older one.
         self.saved_steps: set[int] = set()
         self.groups: DiskGroups | None = None
+        self._setup: dict[str, Any] = dict(setup or {"save_on_each_node": False})
+        self._warned_of_setup = False
         self._rename_problem: str | None = None
         self._claimed = False
 
@@ -107,6 +119,15 @@ class RunDirectory:
         if self.groups is None:
             self.groups = find_disk_groups(self.path, self.ranks)
         return self.groups
+
+    def look_at_setup(self) -> SetupFindings:
+        """What is wrong with how ranks and disks go together; warnings only the first time. The same on all ranks."""
+        assert self.groups is not None
+        findings = warnings_for(self.groups, self.path, **self._setup)
+        if self._warned_of_setup:
+            findings = dataclasses.replace(findings, warnings=())
+        self._warned_of_setup = True
+        return findings
 
     def is_publisher(self) -> bool:
         assert self.groups is not None
@@ -122,11 +143,13 @@ class RunDirectory:
             `OSError`: something could not be made, renamed or looked at.
         """
         disk.make_directories(self.path, durable=self.durable)
-        if not self._claimed:
+        # Not held any more: somebody has removed the staging directory, or taken it over while this process was stopped.
+        if not self._claimed or not owner.holds(self.path):
             owner.claim(self.path, durable=self.durable)
             self._claimed = True
             self._rename_problem = disk.probe_rename(self.staging)
             sweep_leftovers(self.path, self.sweeper)
+            sweep_disk_tokens(self.path)
         publishing.settle(self.path, nonce=nonce, durable=self.durable)
         newest = newest_head(self.path)
         return {
@@ -226,6 +249,10 @@ class SaveTransaction:
         self.in_place = in_place
         self.kept: BaseException | None = None
         self.kept_in_collective = False
+        self._told_by_another = False
+        self._posted = False
+        # Set when the meeting before the publish failed here, for it may not have failed elsewhere.
+        self._outcome_unknown = False
         self.facts: dict[str, Any] = dict(facts or {})
         # What some rank wants to follow the publish, for instance a rotation; after `commit`, of all ranks together.
         self.wishes: set[str] = set()
@@ -282,6 +309,11 @@ class SaveTransaction:
             self.run.find_groups()
         except RankLostError as lost:
             raise _Failed(dict.fromkeys(lost.ranks, lost.reason), every_rank_reported=False) from lost
+        findings = self.run.look_at_setup()
+        for text in findings.warnings:
+            self._tell(text)
+        if findings.errors:
+            raise _Failed(dict.fromkeys(self._groups().diskless, " ".join(findings.errors)))
         ready: dict[str, Any] = {"step": self.step, "facts": self.facts}
         with self._kept("preparing the run directory"):
             if self.run.is_publisher():
@@ -305,7 +337,7 @@ class SaveTransaction:
                 self._make_writing()
         self._vote("ready", {})
         with self._kept("making the directory to write into"):
-            self._make_path(self.writing)
+            disk.make_directories(self.writing, durable=False)
 
     def _warn_of_space(self, told: list[dict[str, Any]]) -> None:
         for reply in told:
@@ -357,42 +389,56 @@ class SaveTransaction:
             for problem in disk.delete(os.path.join(self.final, name))
         ]
 
-    def _make_path(self, path: str) -> None:
-        """Every rank makes its path: on a shared disk one that another host just made may be invisible for a while."""
-        deadline = time.monotonic() + FOREIGN_FILE_PATIENCE
-        while True:
-            try:
-                os.makedirs(path, exist_ok=True)
-                return
-            except FileExistsError:
-                if self.ranks.alone or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.5)
-
     # ---- 2. Write ----
 
-    def keep(self, what: str, error: BaseException, in_collective: bool = False) -> None:
+    def keep(
+        self,
+        what: str,
+        error: BaseException,
+        *,
+        cause: BaseException | None = None,
+        in_collective: bool = False,
+        told_by_another: bool = False,
+    ) -> None:
         """Keep the error of this rank's writer `what` until the vote. The first one is the cause; later ones are noted.
 
-        One rank calls it. With `in_collective` the others are waiting for this rank inside another library's
-        collective, so they are told at once.
+        One rank calls it. Nothing on disk changes. The others can hear of it before the vote, in case that this rank
+        does not come to it.
+
+        Args:
+            what (`str`):
+                The writer.
+            error (`BaseException`):
+                What it raised.
+            cause (`BaseException`, *optional*):
+                The error to tell the others of, where `error` only wraps it.
+            in_collective (`bool`, *optional*, defaults to `False`):
+                The others may be waiting for this rank inside another library's collective.
+            told_by_another (`bool`, *optional*, defaults to `False`):
+                It is another rank that failed; this one is only named if that one says nothing.
         """
+        text = self._final_paths(f"{what}: {describe(cause or error)}")
         if self.kept is None:
             self.kept = error
-            self._cause = f"{what}: {describe(error)}"
-            self.kept_in_collective = in_collective
-            if in_collective:
-                self.ranks.post_error(self._cause)
+            self._cause = text
+            self._told_by_another = told_by_another
         elif error is not self.kept:
             with contextlib.suppress(Exception):
-                self.kept.add_note(f"Afterwards also, in {what}: {describe(error)}")
+                self.kept.add_note(f"Afterwards also, in {text}")
+        self.kept_in_collective |= in_collective
+        if not self._told_by_another and not self._posted:
+            self._posted = True
+            self.ranks.post_error(self._cause)
+
+    def _final_paths(self, text: str) -> str:
+        return text if self.in_place else final_paths(text, self.run.staging, self.run.path)
 
     def account_for(self, *names: str) -> None:
         """This rank says that it has written `names` (relative paths). What is missing at the seal fails the save."""
         self._accounts.update(names)
 
     @contextlib.contextmanager
-    def _kept(self, what: str):
+    def _kept(self, what: str) -> Generator[None, None, None]:
         """Keep what the block raises, for the next vote."""
         try:
             yield
@@ -427,6 +473,7 @@ class SaveTransaction:
         found = []
         with self._kept("looking at what was written"):
             found = self._names()
+            self.account_for(*(name for name in found if rank_in(name) == self.ranks.rank))
         replies = self._vote(
             "written",
             {"wrote": bool(found), "accounts": sorted(self._accounts), "wishes": sorted(self.wishes)},
@@ -446,10 +493,15 @@ class SaveTransaction:
             if self.run.is_publisher() and any(replies[rank]["wrote"] for rank in self._group()):
                 head = self._seal(listed, {name for rank in self._group() for name in replies[rank]["accounts"]})
         self._vote("sealed", {})
-        self.ranks.barrier()
+        try:
+            self.ranks.barrier()
+        except Exception as error:
+            # A rank is gone, which the vote will tell. Another one may have come out of the meeting all the same.
+            self.keep("meeting before the publish", error, told_by_another=True)
+            self._outcome_unknown = True
 
         with self._kept("publishing"):
-            if head is not None:
+            if head is not None and self.kept is None:
                 self._publish()
         totals = {} if head is None else {"size": head.files.bytes, "files": head.files.count}
         replies = self._vote("published", totals)
@@ -570,6 +622,8 @@ class SaveTransaction:
 
     def _publish(self) -> None:
         """The commit point. Called by the publisher only."""
+        if not owner.holds(self.run.path):
+            raise CheckpointOwnedError(self.run.path, str(owner.read_owner(self.run.path) or "another process"))
         if self.in_place:
             self._publish_in_place()
             return
@@ -646,25 +700,31 @@ class SaveTransaction:
     def _vote(self, topic: str, payload: dict[str, Any], patience: float | None = None) -> list[dict[str, Any]]:
         """Tell everybody how it went here and learn how it went elsewhere. Raises `_Failed` alike on every rank."""
         if self.kept is not None:
-            payload = {"error": self._cause, "unknown": isinstance(self.kept, _IN_PLACE_OR_WILL_BE)}
+            unknown = self._outcome_unknown or isinstance(self.kept, _IN_PLACE_OR_WILL_BE)
+            payload = {"error": self._cause, "unknown": unknown, "told": self._told_by_another}
         try:
             replies = self.ranks.exchange(f"save {topic}", payload, patience)
         except RankLostError as lost:
-            if self.kept_in_collective:
+            first = self.ranks.first_error()
+            mine = first is None or first[0] == self.ranks.rank
+            if self.kept_in_collective and mine and lost.late:
                 # The others are still inside the collective that this rank left; nothing can wake them.
                 from .board import leave_after_foreign_failure
 
                 leave_after_foreign_failure(self.ranks, self._cause)
             failures = dict.fromkeys(lost.ranks, lost.reason)
-            first = self.ranks.first_error()
             if first is not None:
                 failures[first[0]] = first[1]
-            if self.kept is not None:
+            elif self.kept is not None and not self._told_by_another:
                 failures[self.ranks.rank] = self._cause
             raise _Failed(failures, outcome_unknown=topic == "published", every_rank_reported=False) from lost
-        failures = {rank: reply["error"] for rank, reply in enumerate(replies) if "error" in reply}
-        if failures:
-            raise _Failed(failures, outcome_unknown=any(reply.get("unknown") for reply in replies))
+        failed = {rank: reply for rank, reply in enumerate(replies) if "error" in reply}
+        if failed:
+            themselves = {rank: reply for rank, reply in failed.items() if not reply["told"]} or failed
+            raise _Failed(
+                {rank: reply["error"] for rank, reply in themselves.items()},
+                outcome_unknown=any(reply["unknown"] for reply in failed.values()),
+            )
         return replies
 
     # ---- Who is who ----
@@ -687,7 +747,7 @@ class SaveTransaction:
         """The host whose page cache holds the file: that of the rank in its name, else the publisher's."""
         group, hosts = self._group(), self._groups().hosts
         rank = rank_in(name) if len({hosts[r] for r in group}) > 1 else None
-        return hosts[rank if rank is not None and rank in group else self._groups().publisher_of(self.ranks.rank)]
+        return hosts[rank if rank is not None and rank in group else group[0]]
 
     def _names(self) -> list[str]:
         """What lies in `writing`, less our own unlisted names and leftovers of `write_whole`."""

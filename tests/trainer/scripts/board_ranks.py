@@ -15,11 +15,14 @@
 
 import atexit
 import contextlib
+import faulthandler
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -247,10 +250,12 @@ def waits_for_one(me: Me, late: int, how: str, far: bool = False, patience: floa
     me.say("open")
     with CaptureLogger(board_module.logger) as logs:
         if me.rank == late:
-            {"die": die, "stop": stop, "leave": board.close, "sleep": me.hear}[how]()
+            me.hear()  # not before all others have had their answer to "open"
+            {"die": die, "stop": stop, "leave": board.close, "sleep": lambda: None}[how]()
             if how == "leave":
                 return
-        me.say([outcome_of(board.exchange, "written", me.rank), logs.out])
+        outcome = outcome_of(board.exchange, "written", me.rank)
+    me.say([outcome, logs.out])
     me.hear()
 
 
@@ -302,6 +307,7 @@ def two_errors(me: Me) -> None:
     board = me.board()
     board.begin()
     told = [board.first_error()]
+    board.exchange("open", None)
     if me.rank == 1:
         board.post_error("disk full " + "x" * 10_000)
         board.post_error("a later one")
@@ -475,15 +481,25 @@ CASES = {
 # ---- Under torchrun ----
 
 
-def of_process_group(out: str) -> None:
-    """A training's life with process groups: two boards, the group taken down, a new one on the same port."""
+def write_result(out: str, rank: int, told: Any) -> None:
+    path = Path(out, f"rank-{rank}.json")
+    path.with_suffix(".part").write_text(json.dumps(told), encoding="utf-8")
+    path.with_suffix(".part").rename(path)
+
+
+def of_process_group(out: str, port: str) -> None:
+    """A training's life with process groups: two boards, the group taken down, the next one set up.
+
+    The first group has the elastic agent's store, the others one that rank 0 serves, both on the same port.
+    """
     import gc
-    import json
 
     told: dict[str, Any] = {"without": StatusBoard.of_process_group(lambda: None) is None}
-    for life in range(2):
+    for life in range(3):
+        if life == 1:
+            os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": port}
         dist.init_process_group("gloo")
-        rank = dist.get_rank()
+        rank, world_size = dist.get_rank(), dist.get_world_size()
         first = StatusBoard.of_process_group(dist.barrier, patience=PATIENCE)
         first.begin()
         told[f"first {life}"] = first.exchange("written", [rank, life])
@@ -500,34 +516,33 @@ def of_process_group(out: str) -> None:
         gc.collect()
         told[f"usable after {life}"] = [first.usable(), second.usable()]
         told[f"lost {life}"] = outcome_of(second.exchange, "sealed", None)
-    with open(os.path.join(out, f"rank-{rank}.json"), "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        # The next group must not meet this one's store.
+        Path(out, f"down-{life}-{rank}").touch()
+        while not all(Path(out, f"down-{life}-{other}").exists() for other in range(world_size)):
+            time.sleep(0.05)
+    write_result(out, rank, told)
 
 
 def disks_of_nodes(out: str, run_dir: str) -> None:
     """`find_disk_groups` on two nodes; what each rank found goes to a place both nodes see."""
-    import json
-
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     board = StatusBoard.of_process_group(dist.barrier, patience=PATIENCE)
     board.begin()
     groups = find_disk_groups(run_dir, board, cache_time=2.0)
     told = {"groups": groups.groups, "hosts": groups.hosts, "left": sorted(os.listdir(run_dir))}
-    with open(os.path.join(out, f"rank-{rank}.json"), "w", encoding="utf-8") as file:
-        json.dump(told, file)
+    write_result(out, rank, told)
     board.close()
     dist.destroy_process_group()
 
 
 def node_vanishes(out: str, interface_down: str) -> None:
     """The last rank's network goes away without a word while all wait for a vote."""
-    import json
-
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store().clone()
     board = StatusBoard(store, rank, world_size, dist.barrier, patience=PATIENCE, silence=SILENCE, beat_interval=BEAT)
+    board._near = {}  # one kernel runs both nodes here; two would not see each other's processes
     board.begin()
     board.exchange("open", None)
     if rank == world_size - 1:
@@ -535,16 +550,13 @@ def node_vanishes(out: str, interface_down: str) -> None:
 
         subprocess.run(["ip", "link", "set", interface_down, "down"], check=True)
     told = outcome_of(board.exchange, "written", rank)
-    with open(os.path.join(out, f"rank-{rank}.json"), "w", encoding="utf-8") as file:
-        json.dump(told, file)
+    write_result(out, rank, told)
     os._exit(0)  # the process group cannot be taken down in an orderly way any more
 
 
 if __name__ == "__main__":
     # torchrun's processes outlive whoever started it: nothing that hangs may stay.
-    watchdog = threading.Timer(2 * GIVE_UP, os._exit, args=(99,))
-    watchdog.daemon = True
-    watchdog.start()
+    faulthandler.dump_traceback_later(GIVE_UP, exit=True)
     sys.path.insert(0, str(Path(__file__).parent))
     {"of_process_group": of_process_group, "disks_of_nodes": disks_of_nodes, "node_vanishes": node_vanishes}[
         sys.argv[1]

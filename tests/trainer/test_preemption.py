@@ -1,0 +1,795 @@
+# Copyright 2026 The HuggingFace Team. All rights reserved.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Real signals to trainings of 1, 2 and 4 processes: where they stop, what is on disk then, and how they go on."""
+
+import dataclasses
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parameterized import parameterized
+
+from transformers.testing_utils import TestCasePlus, get_torch_dist_unique_port
+from transformers.trainer_checkpoint.verification import verify
+
+
+SCRIPTS = Path(__file__).parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from preempt_training import Case, write_case  # noqa: E402
+
+
+# Seconds within which everything here has ended or the test fails: far more than it takes on a busy machine.
+SECONDS = 120
+TERM = 128 + signal.SIGTERM
+
+
+class Server:
+    """`preempt_training.py --serve`: forks ranks that have everything imported already."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(SCRIPTS / "preempt_training.py"), "--serve"]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+
+    def ask(self, patience: float, **told: Any) -> int | None:
+        self.process.stdin.write(json.dumps(told) + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], patience + SECONDS)
+        if not ready:
+            raise AssertionError(f"The server does not answer to {told}")
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        try:
+            self.process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Run:
+    """A case that is running, or has run, in some processes."""
+
+    def __init__(self, server: Server, case: Case, world_size: int = 1):
+        self.server, self.case, self.world_size = server, case, world_size
+        os.makedirs(case.folder, exist_ok=True)
+        path = write_case(case)
+        for rank in range(world_size):
+            for name in (f"events.{rank}", f"result.{rank}.json"):
+                Path(case.folder, name).unlink(missing_ok=True)
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(get_torch_dist_unique_port())}
+        env.update(WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+        self.pids = []
+        for rank in range(world_size):
+            env.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            log = str(self.log_file(rank))
+            self.pids.append(server.ask(5, run=path, log=log, env=env if world_size > 1 else {}))
+        self.statuses: list[int | None] = []
+
+    @property
+    def out(self) -> str:
+        return os.path.join(self.case.folder, "out")
+
+    def log_file(self, rank: int) -> Path:
+        return Path(self.case.folder, f"log.{rank}")
+
+    def log(self, rank: int = 0) -> str:
+        return self.log_file(rank).read_text(encoding="utf-8")
+
+    def events(self, rank: int = 0) -> list[str]:
+        path = Path(self.case.folder, f"events.{rank}")
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def await_event(self, event: str, rank: int = 0, count: int = 1) -> None:
+        """Until the rank has begun `event` for the `count`-th time."""
+        self.await_true(lambda: self.events(rank).count(event) >= count, f"{count} times {event!r} on rank {rank}")
+
+    def await_true(self, condition, what: str) -> None:
+        end = time.monotonic() + SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                self.kill()
+                logs = "\n".join(self.log(rank)[-2000:] for rank in range(self.world_size))
+                raise AssertionError(f"{what}: not seen. {[self.events(r) for r in range(self.world_size)]}\n{logs}")
+            time.sleep(0.01)
+
+    def send(self, number: int = signal.SIGTERM, *ranks: int) -> None:
+        for rank in ranks or range(self.world_size):
+            os.kill(self.pids[rank], number)
+
+    def kill(self) -> None:
+        for pid in self.pids:
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def join(self, seconds: float = SECONDS) -> "Run":
+        """Wait for all ranks; none may be left."""
+        end = time.monotonic() + seconds
+        for pid in self.pids:
+            self.statuses.append(self.server.ask(seconds, wait=pid, seconds=max(1.0, end - time.monotonic())))
+        if None in self.statuses:
+            self.kill()
+            logs = "\n".join(self.log(rank)[-3000:] for rank in range(self.world_size))
+            raise AssertionError(f"These have not ended: {self.statuses}\n{logs}")
+        return self
+
+    def result(self, rank: int = 0) -> dict[str, Any]:
+        path = Path(self.case.folder, f"result.{rank}.json")
+        if not path.exists():
+            raise AssertionError(f"rank {rank} has left nothing ({self.statuses}):\n{self.log(rank)[-3000:]}")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="class")
+def for_class(request, server, tmp_path_factory):
+    request.cls.server = server
+    request.cls.references = str(tmp_path_factory.mktemp("references"))
+
+
+@pytest.mark.usefixtures("for_class")
+class PreemptionTestCase(TestCasePlus):
+    server: Server
+    references: str
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.get_auto_remove_tmp_dir()
+        self.runs: list[Run] = []
+
+    def tearDown(self):
+        for run in self.runs:
+            if len(run.statuses) < len(run.pids):
+                run.kill()
+                run.join()
+        super().tearDown()
+
+    def start(self, world_size: int = 1, **case: Any) -> Run:
+        run = Run(self.server, Case(self.folder, **case), world_size)
+        self.runs.append(run)
+        return run
+
+    def reference(self, run: Run) -> dict[str, Any]:
+        """What the training gives that nobody interrupts."""
+        return _reference(self.server, self.references, run.world_size, json.dumps(run.case.arguments, sort_keys=True))
+
+    def assert_directory(self, run: Run, *steps: int) -> None:
+        """Nothing but good checkpoints of these steps."""
+        self.assertEqual(sorted(os.listdir(run.out)), sorted(f"checkpoint-{step}" for step in steps))
+        for step in steps:
+            path = os.path.join(run.out, f"checkpoint-{step}")
+            self.assertEqual(verify(path, level="full").problems, ())
+            self.assertNotIn("checkpoint-is-incomplete.txt", os.listdir(path))
+
+    def assert_preempted(self, run: Run, step: int | None = None, status: int = TERM) -> int:
+        """All ranks have ended after the same step, which is saved and said to be. Returns it."""
+        self.assertEqual(run.statuses, [status] * run.world_size, run.log())
+        results = [run.result(rank) for rank in range(run.world_size)]
+        steps = {result["step"] for result in results}
+        self.assertEqual(len(steps), 1, results)
+        found = steps.pop()
+        if step is not None:
+            self.assertEqual(found, step)
+        checkpoint = os.path.join(run.out, f"checkpoint-{found}")
+        for result in results:
+            self.assertEqual((result["ended"], result["status"]), ("preempted", status))
+            self.assertEqual(result["checkpoint"], checkpoint)
+            self.assertEqual(result["threads"], [])
+            self.assertTrue(result["put_back"])
+        self.assertIn(f"step {found} is saved in {checkpoint}. Ending with status {status}.", run.log())
+        self.assertEqual(verify(checkpoint, level="full").problems, ())
+        return found
+
+    def assert_goes_on(self, run: Run) -> None:
+        """Resumed, it gives the losses and evaluations of the uninterrupted training."""
+        case = dataclasses.replace(run.case, resume=True, seconds={}, slow_row=None, handler=None, break_write=False)
+        resumed = Run(self.server, case, run.world_size).join()
+        self.assertEqual(resumed.statuses, [0] * run.world_size, resumed.log())
+        reference = self.reference(run)
+        for rank in range(run.world_size):
+            self.assertEqual(resumed.result(rank)["losses"], reference["losses"])
+            self.assertEqual(resumed.result(rank)["evaluations"], reference["evaluations"])
+
+
+@functools.cache
+def _reference(server: Server, folder: str, world_size: int, arguments: str) -> dict[str, Any]:
+    name = f"{world_size}-{abs(hash(arguments))}"
+    case = Case(os.path.join(folder, name), arguments={**json.loads(arguments), "enable_jit_checkpoint": False})
+    run = Run(server, case, world_size).join()
+    assert run.statuses == [0] * world_size, run.log()
+    result = run.result()
+    assert len(result["losses"]) == 8
+    return result
+
+
+EVALUATE = {"eval_strategy": "steps", "eval_steps": 2}
+
+
+class OneProcessTest(PreemptionTestCase):
+    def test_in_a_step(self):
+        # edit: watch-for-preemption
+        run = self.start(seconds={"train": 0.3})
+        run.await_event("train 2")
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assert_directory(run, 3)
+        self.assertEqual(run.events()[-3:], ["save 3", "saved 3", "end 3"])
+        self.assert_goes_on(run)
+
+    def test_without_the_option_nothing_is_waited_for(self):
+        run = self.start(seconds={"train": 0.3}, arguments={"enable_jit_checkpoint": False})
+        run.await_event("train 2")
+        run.send()
+        self.assertEqual(run.join().statuses, [-signal.SIGTERM])
+        self.assertEqual(os.listdir(run.out), [])
+
+    @parameterized.expand([("list", ["SIGUSR1", "SIGTERM"]), ("text", "usr1, term")])
+    def test_signals_to_choose(self, _, signals):
+        run = self.start(seconds={"train": 0.3}, arguments={"jit_checkpoint_signals": signals})
+        run.await_event("train 2")
+        run.send(signal.SIGUSR1)
+        run.join()
+        self.assert_preempted(run, step=3, status=128 + signal.SIGUSR1)
+
+    def test_during_evaluation(self):
+        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run.await_event("predict 4", count=2)
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=4)
+        self.assertLess(run.events().count("predict 4"), 4)
+        self.assertNotIn("evaluated 4", run.events())
+        self.assert_goes_on(run)
+
+    def test_before_an_evaluation_that_is_due(self):
+        run = self.start(seconds={"train": 0.3}, arguments=EVALUATE)
+        run.await_event("train 3")
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=4)
+        self.assertNotIn("predict 4", run.events())
+        self.assert_goes_on(run)
+
+    def test_evaluation_at_the_end_of_an_epoch(self):
+        """12 rows of 2 make an epoch of 6 steps: the request comes in its last one, and the evaluation is after it."""
+        arguments = {"eval_strategy": "epoch", "per_device_train_batch_size": 4}
+        run = self.start(seconds={"train": 0.3}, arguments=arguments)
+        run.await_event("train 5")
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=6)
+        self.assertNotIn("predict 6", run.events())
+        self.assert_goes_on(run)
+
+    def test_again_while_an_evaluation_is_made_up_for(self):
+        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run.await_event("predict 4", count=2)
+        run.send()
+        run.join()
+        again = self.start(seconds={"predict": 0.3}, arguments=EVALUATE, resume=True)
+        again.await_event("predict 4", count=2)
+        again.send()
+        again.join()
+        self.assertEqual(again.statuses, [TERM])
+        self.assertNotIn("train 4", again.events())
+        self.assertEqual(again.result()["checkpoint"], os.path.join(run.out, "checkpoint-4"))
+        self.assertIn("there is nothing to save", again.log())
+        self.assert_directory(run, 4)
+        self.assert_goes_on(run)
+
+    def test_in_the_evaluation_of_the_last_step(self):
+        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run.await_event("predict 8", count=2)
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=8)
+        self.assert_goes_on(run)
+
+    def test_in_data_loading_that_takes_long(self):
+        """A minute is left of it when the signal comes, so the loading has to be left."""
+        for row in (1, 9):
+            with self.subTest(row=row):
+                run = self.start(slow_row=row)
+                run.await_event(f"load {row}")
+                run.send()
+                run.join(40)
+                if row == 1:
+                    self.assertEqual(run.statuses, [TERM])
+                    self.assertIn("there is nothing to save", run.log())
+                    self.assertEqual(os.listdir(run.out), [])
+                    continue
+                # One batch of 2 is loaded ahead.
+                self.assert_preempted(run, step=3)
+                self.assert_directory(run, 3)
+                self.assert_goes_on(run)
+
+    def test_gradient_accumulation(self):
+        run = self.start(seconds={"train": 0.2}, arguments={"gradient_accumulation_steps": 3, "max_steps": 8})
+        run.await_event("train 2", count=2)
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assertEqual(run.events().count("train 2"), 3)
+        self.assert_goes_on(run)
+
+    def test_a_save_that_is_going_on_counts(self):
+        run = self.start(seconds={"save": 1.0}, arguments={"save_steps": 3})
+        run.await_event("save 3")
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assertEqual(run.events().count("save 3"), 1)
+        self.assert_directory(run, 3)
+        self.assert_goes_on(run)
+
+    def test_a_second_signal_stops_at_once(self):
+        run = self.start(seconds={"train": 20.0}, same_signal=0.5)
+        run.await_event("train 0")
+        run.send()
+        time.sleep(1.5)
+        run.send()
+        run.join(15)
+        self.assertEqual(run.statuses, [TERM])
+        self.assertIn("SIGTERM came a second time", run.log())
+        self.assertEqual(os.listdir(run.out), [])
+
+    def test_a_second_signal_right_after_the_first_is_the_launcher_s(self):
+        run = self.start(seconds={"train": 0.5})
+        run.await_event("train 2")
+        run.send()
+        time.sleep(0.1)
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=3)
+
+    def test_the_grace_ends_a_step_that_takes_too_long(self):
+        run = self.start(seconds={"train": 40.0}, arguments={"jit_checkpoint_grace": 2.0})
+        run.await_event("train 0")
+        run.send()
+        run.join(30)
+        self.assertEqual(run.statuses, [TERM])
+        self.assertIn("nothing was saved, because the ranks have not come to an agreement", run.log())
+        self.assertIn("(`jit_checkpoint_grace`)", run.log())
+
+    def test_the_grace_ends_a_save_that_takes_too_long(self):
+        run = self.start(seconds={"save": 40.0, "train": 0.2}, arguments={"jit_checkpoint_grace": 3.0})
+        run.await_event("train 1")
+        run.send()
+        run.join(30)
+        self.assertEqual(run.statuses, [TERM])
+        self.assertIn("the save has not ended within 3 s", run.log())
+        self.assertEqual([name for name in os.listdir(run.out) if name.startswith("checkpoint-")], [])
+
+    def test_no_save_is_started_that_takes_longer_than_what_is_left(self):
+        run = self.start(seconds={"save": 4.0, "train": 0.2}, arguments={"jit_checkpoint_grace": 3.0, "save_steps": 2})
+        run.await_event("saved 2")
+        run.await_event("train 2")
+        run.send()
+        run.join()
+        self.assertEqual(run.statuses, [TERM])
+        self.assertIn("of the grace are left, and the last save took", run.log())
+        self.assertNotIn("save 3", run.events())
+        self.assert_directory(run, 2)
+
+    def test_the_user_s_handler_is_called_and_put_back(self):
+        run = self.start(seconds={"train": 0.3}, handler="note")
+        run.await_event("train 2")
+        run.send()
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assertEqual(run.result()["noted"], [signal.SIGTERM])
+
+    def test_what_the_user_s_handler_raises_comes_after_the_save(self):
+        run = self.start(seconds={"train": 0.3}, handler="exit")
+        run.await_event("train 2")
+        run.send()
+        run.join()
+        self.assertEqual(run.statuses, [7])
+        self.assertEqual(run.result()["ended"], "SystemExit")
+        self.assert_directory(run, 3)
+
+    def test_a_training_that_nobody_interrupts_puts_the_handlers_back(self):
+        run = self.start(handler="note").join()
+        self.assertEqual(run.statuses, [0])
+        result = run.result()
+        self.assertEqual((result["ended"], result["put_back"], result["threads"]), ("as usual", True, []))
+
+    def test_when_the_training_is_over_it_is_too_late(self):
+        """What was trained is not thrown away."""
+        run = self.start(train_end=1.5)
+        run.await_event("end 8")
+        run.send()
+        run.join()
+        self.assertEqual(run.statuses, [0])
+        self.assertEqual(run.result()["ended"], "as usual")
+        self.assertIn("SIGTERM came when the training was over", run.log())
+
+    def test_not_in_the_main_thread(self):
+        run = self.start(thread=True).join()
+        self.assertEqual(run.statuses, [0])
+        self.assertIn("does not run in the main thread", run.log())
+        self.assertEqual(run.result()["ended"], "as usual")
+
+    def test_workers_of_the_data_loader_do_not_die_of_it(self):
+        arguments = {"dataloader_num_workers": 2}
+        run = self.start(seconds={"train": 0.3}, arguments=arguments)
+        run.await_event("train 2")
+        os.killpg(run.pids[0], signal.SIGTERM)
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assertNotIn("DataLoader worker", run.log())
+        self.assert_goes_on(run)
+
+    def test_workers_alone_get_the_signal(self):
+        """Slurm and others signal every process; here the training itself has none, and goes on."""
+        run = self.start(seconds={"train": 0.2}, arguments={"dataloader_num_workers": 2})
+        run.await_event("train 1")
+        children = Path(f"/proc/{run.pids[0]}/task/{run.pids[0]}/children").read_text(encoding="ascii").split()
+        self.assertEqual(len(children), 2)
+        for child in children:
+            os.kill(int(child), signal.SIGTERM)
+        run.join()
+        self.assertEqual(run.statuses, [0], run.log())
+        self.assertEqual(run.result()["losses"], self.reference(run)["losses"])
+
+    def test_a_file_save_asks_for_a_checkpoint(self):
+        run = self.start(seconds={"train": 0.3}, arguments={"max_steps": 20})
+        run.await_event("train 2")
+        Path(run.out, "SAVE").touch()
+        run.await_true(lambda: any(event.startswith("saved") for event in run.events()), "a save")
+        run.await_true(lambda: not os.path.exists(os.path.join(run.out, "SAVE")), "the file is removed")
+        run.join()
+        self.assertEqual(run.statuses, [0])
+        saved = [event.split()[1] for event in run.events() if event.startswith("saved")]
+        self.assertEqual(len(saved), 2, saved)  # that one, and the last step
+        self.assert_directory(run, *map(int, saved))
+        self.assertIn("SAVE asked for a checkpoint: it is ", run.log())
+
+    def test_a_file_stop_asks_for_a_checkpoint_and_the_end(self):
+        run = self.start(seconds={"train": 0.5})
+        run.await_event("train 2")
+        Path(run.out, "STOP").touch()
+        run.join()
+        step = self.assert_preempted(run, status=0)
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    def test_a_signal_after_a_file_save(self):
+        run = self.start(seconds={"train": 0.3, "save": 2.0}, arguments={"max_steps": 30})
+        run.await_event("train 1")
+        Path(run.out, "SAVE").touch()
+        run.await_true(lambda: any(event.startswith("save ") for event in run.events()), "a save")
+        run.send()
+        run.join()
+        step = self.assert_preempted(run)
+        self.assertEqual(run.events().count(f"save {step}"), 1)
+        self.assertIn(str(step), {event.split()[1] for event in run.events() if event.startswith("saved")})
+
+
+@pytest.mark.slow
+class TwoProcessesTest(PreemptionTestCase):
+    @parameterized.expand([("rank 0", 0), ("rank 1", 1)])
+    def test_to_one_rank(self, _, rank):
+        run = self.start(2, seconds={"train": 0.3})
+        run.await_event("train 2", rank)
+        run.send(signal.SIGTERM, rank)
+        run.join()
+        step = self.assert_preempted(run)
+        self.assertIn(step, (3, 4, 5))
+        self.assertIn(f"SIGTERM on rank {rank} asks for", run.log())
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    @parameterized.expand([("at once", 0.0), ("0.4 s apart", 0.4), ("3 s apart", 3.0)])
+    def test_to_all_ranks(self, _, seconds):
+        run = self.start(2, seconds={"train": 1.0})
+        run.await_event("train 2")
+        run.send(signal.SIGTERM, 1)
+        time.sleep(seconds)
+        try:
+            run.send(signal.SIGTERM, 0)
+        except ProcessLookupError:
+            self.assertGreater(seconds, 1)  # it had ended by then
+        run.join()
+        # Whoever has ended the training may get a signal on the way out of the process, when it means what it always did.
+        self.assertLessEqual({*run.statuses}, {TERM, -signal.SIGTERM})
+        self.assertEqual(run.statuses[1], TERM)
+        step = run.result(1)["step"]
+        self.assertEqual(run.result(0)["step"], step)
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    def test_to_the_process_groups_with_workers(self):
+        run = self.start(2, seconds={"train": 0.3}, arguments={"dataloader_num_workers": 1})
+        run.await_event("train 2")
+        for pid in run.pids:
+            os.killpg(pid, signal.SIGTERM)
+        run.join()
+        step = self.assert_preempted(run)
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    def test_during_evaluation(self):
+        run = self.start(2, seconds={"predict": 0.5}, arguments={**EVALUATE, "per_device_eval_batch_size": 1})
+        run.await_event("predict 4", 1, count=2)
+        run.send(signal.SIGTERM, 1)
+        run.join()
+        self.assert_preempted(run, step=4)
+        self.assertNotIn("evaluated 4", run.events())
+        self.assert_goes_on(run)
+
+    def test_in_data_loading_that_takes_long(self):
+        run = self.start(2, slow_row=9)
+        for rank in (0, 1):
+            run.await_event("load 9", rank)
+        run.send(signal.SIGTERM, 1)
+        run.join(40)
+        self.assert_preempted(run, step=3)
+        self.assert_goes_on(run)
+
+    def test_in_data_loading_of_one_rank_while_the_other_is_in_the_step(self):
+        """The step was begun, so it is finished: a batch that is loaded cannot be given back."""
+        run = self.start(2, slow_row=9, slow_rank=1, slow_seconds=8.0)
+        run.await_event("load 9", 1)
+        run.await_event("train 3", 0)
+        run.send(signal.SIGTERM, 0)
+        run.join()
+        self.assert_preempted(run, step=4)
+        self.assert_goes_on(run)
+
+    def test_during_gradient_accumulation(self):
+        run = self.start(2, seconds={"train": 0.3}, arguments={"gradient_accumulation_steps": 3})
+        run.await_event("train 2", 1, count=2)
+        run.send(signal.SIGTERM, 1)
+        run.join()
+        step = self.assert_preempted(run)
+        for rank in (0, 1):
+            self.assertEqual(run.events(rank).count(f"train {step - 1}"), 3)
+            self.assertNotIn(f"train {step}", run.events(rank))
+        self.assert_goes_on(run)
+
+    def test_during_a_save(self):
+        run = self.start(2, seconds={"save": 2.0}, arguments={"save_steps": 3})
+        run.await_event("save 3", 1)
+        run.send(signal.SIGTERM, 1)
+        run.join()
+        self.assert_preempted(run, step=3)
+        self.assertEqual(run.events(1).count("save 3"), 1)
+        self.assert_directory(run, 3)
+        self.assert_goes_on(run)
+
+    def test_twice(self):
+        run = self.start(2, seconds={"train": 30.0}, same_signal=0.5)
+        run.await_event("train 0", 1)
+        run.send(signal.SIGTERM, 1)
+        time.sleep(1.5)
+        run.send(signal.SIGTERM, 1)
+        run.join(60)
+        self.assertEqual(run.statuses, [TERM, TERM])
+        self.assertIn("SIGTERM came a second time", run.log(1))
+        self.assertIn("rank(s) 1", run.log(0))
+        self.assertEqual([name for name in os.listdir(run.out) if name.startswith("checkpoint-")], [])
+
+    def test_a_rank_is_killed_while_the_other_waits(self):
+        """Rank 1 stands still, so that rank 0 waits for its answer; then it dies."""
+        run = self.start(2, seconds={"train": 0.3}, arguments={"save_steps": 2})
+        run.await_event("saved 2", 0)
+        run.await_event("train 2", 1)
+        run.send(signal.SIGSTOP, 1)
+        run.send(signal.SIGTERM, 0)
+        run.await_true(lambda: "asks for" in run.log(), "the request")
+        time.sleep(1.0)
+        run.send(signal.SIGKILL, 1)
+        run.join(40)
+        self.assertEqual(run.statuses, [TERM, -signal.SIGKILL], run.log())
+        self.assertIn("nothing was saved, because no word from rank(s) 1", run.log())
+        self.assertIn(f"The last checkpoint is {os.path.join(run.out, 'checkpoint-2')}.", run.log())
+        self.assert_goes_on(run)
+
+    def test_a_rank_that_stands_still_is_waited_for_within_the_grace(self):
+        run = self.start(2, seconds={"train": 0.3}, arguments={"jit_checkpoint_grace": 4.0})
+        run.await_event("train 2", 1)
+        run.send(signal.SIGSTOP, 1)
+        run.send(signal.SIGTERM, 0)
+        status = self.server.ask(40, wait=run.pids[0], seconds=40)
+        run.send(signal.SIGKILL, 1)
+        self.assertEqual(status, TERM, run.log())
+        self.assertIn("nothing was saved, because", run.log())
+        run.pids = run.pids[1:]
+        run.join()
+
+    def test_a_save_that_fails_on_one_rank_is_an_error_on_all(self):
+        arguments = {"on_save_error": "warn"}
+        run = self.start(2, seconds={"train": 0.3}, arguments=arguments, break_write=True)
+        run.await_event("train 2", 1)
+        run.send(signal.SIGTERM, 0)
+        run.join()
+        self.assertEqual(run.statuses, [1, 1])
+        texts = {run.result(rank)["text"] for rank in (0, 1)}
+        self.assertEqual({run.result(rank)["ended"] for rank in (0, 1)}, {"CheckpointSaveError"})
+        self.assertEqual(len(texts), 1)
+        self.assertIn("No space left on device", texts.pop())
+        self.assertEqual(os.listdir(run.out), [])
+
+    def test_files_save_and_stop(self):
+        run = self.start(2, seconds={"train": 0.3}, arguments={"max_steps": 100})
+        run.await_event("train 2")
+        Path(run.out, "SAVE").touch()
+        run.await_true(lambda: any(event.startswith("saved") for event in run.events(1)), "a save")
+        first = int(next(event.split()[1] for event in run.events(1) if event.startswith("saved")))
+        run.await_event(f"train {first + 1}", 1)
+        Path(run.out, "STOP").touch()
+        run.join()
+        last = self.assert_preempted(run, status=0)
+        self.assertGreater(last, first)
+        self.assert_directory(run, first, last)
+
+    def test_a_file_save_whose_save_fails_is_not_taken_up_again(self):
+        arguments = {"on_save_error": "warn", "max_steps": 12}
+        run = self.start(2, seconds={"train": 0.3}, arguments=arguments, break_write=True)
+        run.await_event("train 1")
+        Path(run.out, "SAVE").touch()
+        run.join()
+        # The last save of a run is always an error; there was one before, and no third.
+        self.assertEqual(sum(event.startswith("save ") for event in run.events(1)), 2)
+        self.assertIn("Training goes on without it", run.log())
+        self.assertEqual(os.listdir(run.out), ["SAVE"])
+
+    def test_without_a_store_the_option_has_no_effect(self):
+        run = self.start(2, seconds={"train": 0.5}, no_store=True, arguments={"max_steps": 4, "save_strategy": "no"})
+        run.await_event("train 1", 1)
+        run.await_event("train 1", 0)
+        run.send()
+        run.join()
+        self.assertEqual(run.statuses, [-signal.SIGTERM] * 2)
+        self.assertIn("`enable_jit_checkpoint` has no effect: the 2 processes", run.log())
+        self.assertEqual(os.listdir(run.out), [])
+
+
+@pytest.mark.slow
+class FourProcessesTest(PreemptionTestCase):
+    def test_to_one_rank(self):
+        run = self.start(4, seconds={"train": 0.3})
+        run.await_event("train 2", 3)
+        run.send(signal.SIGTERM, 3)
+        run.join()
+        step = self.assert_preempted(run)
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    def test_to_all_one_after_the_other(self):
+        run = self.start(4, seconds={"train": 1.5})
+        run.await_event("train 1", 3)
+        for rank in (2, 0, 3, 1):
+            run.send(signal.SIGTERM, rank)
+            time.sleep(0.4)
+        run.join()
+        step = self.assert_preempted(run)
+        self.assert_directory(run, step)
+        self.assert_goes_on(run)
+
+    def test_a_rank_is_killed(self):
+        run = self.start(4, seconds={"train": 0.3})
+        run.await_event("train 2", 3)
+        run.send(signal.SIGSTOP, 2)
+        run.send(signal.SIGTERM, 1)
+        run.await_true(lambda: "asks for" in run.log(), "the request")
+        run.send(signal.SIGKILL, 2)
+        run.join(60)
+        self.assertEqual(run.statuses[2], -signal.SIGKILL)
+        self.assertEqual({*run.statuses[:2], run.statuses[3]}, {TERM}, run.log())
+        self.assertIn("rank(s) 2", run.log(0))
+        self.assertEqual([name for name in os.listdir(run.out) if name.startswith("checkpoint-")], [])
+
+
+@pytest.mark.slow
+class TorchrunTest(TestCasePlus):
+    """The launcher hands a signal on to its ranks, and sends one itself to those that outlive another."""
+
+    def launch(self, case: Case, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+        command += ["--master_port", str(get_torch_dist_unique_port()), *arguments]
+        self.log = open(os.path.join(case.folder, "log"), "w", encoding="utf-8")  # noqa: SIM115
+        self.addCleanup(self.log.close)
+        process = subprocess.Popen(
+            [*command, str(SCRIPTS / "preempt_training.py"), write_case(case)],
+            stdout=self.log,
+            stderr=self.log,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+            start_new_session=True,
+        )
+        self.addCleanup(self.end, process)
+        return process
+
+    @staticmethod
+    def end(process: subprocess.Popen) -> None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+    def await_event(self, case: Case, event: str, rank: int, process: subprocess.Popen) -> None:
+        path = Path(case.folder, f"events.{rank}")
+        end = time.monotonic() + SECONDS
+        while not path.exists() or event not in path.read_text(encoding="utf-8").splitlines():
+            if time.monotonic() > end or process.poll() is not None:
+                raise AssertionError(Path(case.folder, "log").read_text(encoding="utf-8")[-3000:])
+            time.sleep(0.02)
+
+    def pid_of(self, case: Case, rank: int, process: subprocess.Popen) -> int:
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split():
+            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            if f"RANK={rank}".encode() in environment:
+                return int(child)
+        raise AssertionError(f"rank {rank} is not running")
+
+    @parameterized.expand([("torchrun alone", False), ("the whole group", True)])
+    def test_signal_to_torchrun(self, _, group):
+        case = Case(self.get_auto_remove_tmp_dir(), seconds={"train": 0.5})
+        process = self.launch(case)
+        self.await_event(case, "train 1", 1, process)
+        (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
+        process.wait(timeout=SECONDS)
+        results = [json.loads(Path(case.folder, f"result.{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+        self.assertEqual([result["ended"] for result in results], ["preempted"] * 2)
+        self.assertEqual(results[0]["step"], results[1]["step"])
+        out = os.path.join(case.folder, "out")
+        self.assertEqual(os.listdir(out), [f"checkpoint-{results[0]['step']}"])
+        self.assertEqual(verify(results[0]["checkpoint"], level="full").problems, ())
+
+    def test_a_rank_dies_and_torchrun_ends_the_other(self):
+        """No save is started that could not end: torchrun would kill it in the middle."""
+        case = Case(self.get_auto_remove_tmp_dir(), seconds={"train": 0.5}, arguments={"save_steps": 2})
+        process = self.launch(case)
+        self.await_event(case, "saved 2", 1, process)
+        self.await_event(case, "train 2", 1, process)
+        os.kill(self.pid_of(case, 1, process), signal.SIGKILL)
+        process.wait(timeout=SECONDS)
+        out = os.path.join(case.folder, "out")
+        self.assertEqual([name for name in os.listdir(out) if name.startswith("checkpoint-")], ["checkpoint-2"])
+        self.assertEqual(verify(os.path.join(out, "checkpoint-2"), level="full").problems, ())
+        events = Path(case.folder, "events.0").read_text(encoding="utf-8").splitlines()
+        self.assertEqual([event for event in events if event.startswith("save ")], ["save 2"])
+
+
+if __name__ == "__main__":
+    unittest.main()
