@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install link test test-fast style format readme diff export drift upstream-tests demo docs-check clean
+.PHONY: help venv install link test test-fast prove style format readme diff export drift upstream-tests demo docs-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: link  ## all tests (TESTS=... for some, WORKERS=... processes)
 
 test-fast: link  ## all tests but the slow ones, which kill processes or need many
 	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not slow"
+
+prove: link  ## kill, fail, cut the power and soak: two hours on two cores (PROVE=--quick for some minutes)
+	$(PY) tests/trainer/scripts/prove.py $(PROVE)
 
 style: link  ## ruff with upstream's settings, and the type checker
 	$(PY) -m ruff check .

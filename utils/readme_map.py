@@ -56,6 +56,8 @@ PHRASES = {
     "requirements/test.txt": "What the tests and the style check need",
     "docs/source/en/trainer_checkpoints.md": "The user's page: options, commands, messages, after an accident",
     "docs/source/en/trainer_checkpoint_protocol.md": "The protocol: steps, commit point, crash gaps, who may delete",
+    "docs/source/en/trainer_checkpoint_proof.md": "What the campaigns of `make prove` found, generated",
+    "docs/proof.json": "The results of one run of `make prove`",
     "docs/toctree.yml": "Their place in upstream's table of contents",
     "docs/images/demo.svg": "The recording at the top of this page, made by `demo.py --record`",
     "examples/demo/run.sh": "Sets up what the demo needs and runs it",

@@ -387,14 +387,30 @@ def load_demo():
     return module
 
 
-def test_a_claim_of_the_demo_that_does_not_hold_fails_it():
+def test_a_claim_of_the_demo_that_does_not_hold_ends_it():
     demo = load_demo()
     shown = io.StringIO()
     told = demo.Demo(Console(file=shown, highlight=False))
     told.check(True, "this holds")
-    assert not told.failed
-    told.check(False, "this does not")
-    assert told.failed and "NO   this does not" in shown.getvalue()
+    with pytest.raises(demo.ClaimError):
+        told.check(False, "this does not")
+    assert shown.getvalue() == "yes  this holds\nNO   this does not\n"
+
+
+@pytest.mark.slow
+def test_the_demo_fails_if_a_training_does(tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(DEMO / "demo.py"), "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+        # The training that nobody is to disturb is killed too.
+        env={**os.environ, "KILL_IN_SAVE_OF_STEP": "8"},
+    )
+    assert result.returncode == 1 and result.stdout.count("yes  ") == 0, result.stdout + result.stderr
+    assert "NO   it finished" in result.stdout and f"logs are in {tmp_path}" in result.stdout
+    assert "SIGKILL" in (tmp_path / "whole.log").read_text(encoding="utf-8")
 
 
 def test_what_the_demo_shows_of_a_log():

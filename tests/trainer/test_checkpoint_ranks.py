@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 
 # Seconds within which a launch with all its failing ranks ends. Patience for a late rank is 600 s and the timeout of a
 # collective 1,800 s, so nobody has waited for either.
-BOUND = 300
+BOUND = 400
 SAVED = ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 WITHOUT_4 = ["checkpoint-2", "checkpoint-6"]
 
@@ -318,7 +318,7 @@ class OneProcessAfterAnotherTest(RanksTestCase):
 def launch_losses(folder: Path, part: int) -> None:
     names = [loss.name for loss in LOSSES][part::2]
     command = [sys.executable, str(SCRIPTS / "rank_losses.py"), "--folder", str(folder), "--cases", *names]
-    code, text = run_bounded(command, environment(), 2 * BOUND)
+    code, text = run_bounded(command, environment(), BOUND)
     if code != 0:
         raise AssertionError(f"The launch ended with {code}:\n{text[-5000:]}")
 

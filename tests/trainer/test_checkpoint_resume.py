@@ -872,6 +872,24 @@ class HelpersTest(unittest.TestCase):
             loading.settle()
         self.assertEqual(["starts afresh" in text for text in heard], [True] if is_empty else [])
 
+    @parameterized.expand([("another", 1, CheckpointResumeError), ("its own", 0, OSError)])
+    def test_the_first_error_is_the_cause(self, _, first, kind):
+        """A rank that came out of a broken collective says whose failure broke it."""
+        trainer = mock.Mock(is_fsdp_enabled=True, is_deepspeed_enabled=False)
+        of_two = mock.Mock(trainer=trainer, leaders=[0], hosts=["host/1", "host/1"])
+        of_two.ranks.configure_mock(rank=0, world_size=2, alone=False)
+        of_two.ranks.exchange.side_effect = lambda topic, payload, patience=None: [payload, {"error": "disk"}]
+        of_two.ranks.first_error.return_value = (first, "the disk is gone")
+        of_two.broadcast.return_value = None
+        loading = resume.Loading(of_two, "out/checkpoint-9", resume._Report(of_two, [resume._Look()] * 2, None), None)
+        with loading.keep("_load_from_checkpoint"):
+            raise OSError("connection closed")
+        with self.assertRaises(kind) as caught:
+            loading.settle()
+        if first == 1:
+            self.assertIn("rank 1 failed first (the disk is gone)", str(caught.exception))
+            self.assertIn("connection closed", str(caught.exception.__cause__))
+
     def test_a_message_names_a_few_problems_only(self):
         look = resume._Look(problems=[[f"file-{n}", "is missing"] for n in range(100)])
         of_two = mock.Mock(leaders=[0], hosts=["host/1"])

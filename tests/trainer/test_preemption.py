@@ -13,23 +13,35 @@
 # limitations under the License.
 """Real signals to trainings of 1, 2 and 4 processes: where they stop, what is on disk then, and how they go on."""
 
+import ctypes
 import dataclasses
 import functools
 import json
 import os
+import pickle
+import random
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from parameterized import parameterized
 
-from transformers.testing_utils import TestCasePlus, get_torch_dist_unique_port
+from transformers import TrainingArguments
+from transformers.testing_utils import CaptureLogger, TestCasePlus, get_torch_dist_unique_port
+from transformers.trainer_checkpoint import TrainingPreempted, signal_watch
+from transformers.trainer_checkpoint.agreement import Agreement, GivenUp
+from transformers.trainer_checkpoint.arguments import jit_signal_numbers
+from transformers.trainer_checkpoint.errors import RankLostError
+from transformers.trainer_checkpoint.signal_watch import Interruption, OutliveSignals, SignalWatch
 from transformers.trainer_checkpoint.verification import verify
 
 
@@ -37,11 +49,543 @@ SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from preempt_training import Case, write_case  # noqa: E402
+from tiny_training import losses, tiny_trainer  # noqa: E402
 
 
 # Seconds within which everything here has ended or the test fails: far more than it takes on a busy machine.
 SECONDS = 120
 TERM = 128 + signal.SIGTERM
+
+
+# ---- Arguments and the Trainer ----
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_defaults(self):
+        args = TrainingArguments(output_dir="out", use_cpu=True, report_to="none")
+        self.assertEqual((args.jit_checkpoint_signals, args.jit_checkpoint_grace), ("SIGTERM", 120.0))
+
+    @parameterized.expand(
+        [
+            ("SIGTERM", (15,)),
+            ("usr1,SIGTERM", (10, 15)),
+            (["SIGUSR1", "term", "SIGUSR1"], (10, 15)),
+        ]
+    )
+    def test_signals(self, given, numbers):
+        self.assertEqual(jit_signal_numbers(given), numbers)
+
+    @parameterized.expand(
+        ["SIGKILL", "SIGSEGV", "SIGCHLD", "", "SIGTERM,", "nonsense", [[]], [["SIGTERM", 15]], [None]]
+    )
+    def test_signals_that_cannot_be_meant(self, given):
+        with self.assertRaisesRegex(ValueError, "`jit_checkpoint_signals` is "):
+            TrainingArguments(output_dir="out", use_cpu=True, report_to="none", jit_checkpoint_signals=given)
+
+    @parameterized.expand([0, -1.0, float("inf"), float("nan"), True, "30"])
+    def test_a_grace_that_cannot_be_meant(self, given):
+        with self.assertRaisesRegex(ValueError, f"`jit_checkpoint_grace` is {given!r}; it has to be a number"):
+            TrainingArguments(output_dir="out", use_cpu=True, report_to="none", jit_checkpoint_grace=given)
+
+
+class InTheTrainerTest(TestCasePlus):
+    def test_the_callback_is_there_and_does_nothing_on_its_own(self):
+        from transformers.trainer_jit_checkpoint import CheckpointManager, JITCheckpointCallback
+
+        before = signal.getsignal(signal.SIGTERM)
+        trainer = tiny_trainer(self.get_auto_remove_tmp_dir(), max_steps=1, enable_jit_checkpoint=True)
+        self.assertIs(signal.getsignal(signal.SIGTERM), before)
+        (callback,) = [c for c in trainer.callback_handler.callbacks if isinstance(c, JITCheckpointCallback)]
+        self.assertIs(callback.trainer, trainer)
+        self.assertIsInstance(callback.jit_manager, CheckpointManager)
+        trainer.train()
+        self.assertIs(signal.getsignal(signal.SIGTERM), before)
+
+    def test_handlers_are_put_back_when_the_training_raises(self):
+        trainer = tiny_trainer(self.get_auto_remove_tmp_dir(), enable_jit_checkpoint=True)
+        trainer.training_step = lambda *args, **kwargs: 1 / 0
+        before = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(before[1])
+        with self.assertRaises(ZeroDivisionError):
+            trainer.train()
+        found = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(found[1])
+        self.assertEqual(found, before)
+
+    def test_a_handler_that_the_training_installs_stays(self):
+        trainer = tiny_trainer(self.get_auto_remove_tmp_dir(), max_steps=1, enable_jit_checkpoint=True)
+        step = trainer.training_step
+
+        def training_step(*args, **kwargs):
+            signal.signal(signal.SIGTERM, theirs)
+            return step(*args, **kwargs)
+
+        def theirs(number, frame):
+            pass
+
+        before = signal.getsignal(signal.SIGTERM)
+        trainer.training_step = training_step
+        try:
+            trainer.train()
+            self.assertIs(signal.getsignal(signal.SIGTERM), theirs)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def test_the_option_changes_nothing_of_a_training(self):
+        found = []
+        for on in (True, False):
+            trainer = tiny_trainer(self.get_auto_remove_tmp_dir(), dropout=0.3, enable_jit_checkpoint=on)
+            trainer.train()
+            found.append(losses(trainer))
+        self.assertEqual(found[0], found[1])
+
+    def test_whoever_catches_the_end_knows_what_is_saved(self):
+        out = self.get_auto_remove_tmp_dir()
+        trainer = tiny_trainer(out, enable_jit_checkpoint=True, save_strategy="no", max_steps=50)
+        step = trainer.training_step
+
+        def training_step(*args, **kwargs):
+            if trainer.state.global_step == 2:
+                Path(out, "STOP").touch()
+            time.sleep(0.1)
+            return step(*args, **kwargs)
+
+        trainer.training_step = training_step
+        with self.assertRaises(TrainingPreempted) as caught:
+            trainer.train()
+        preempted = caught.exception
+        self.assertEqual((preempted.code, preempted.status), (0, 0))
+        self.assertEqual(preempted.checkpoint, os.path.join(out, f"checkpoint-{preempted.step}"))
+        self.assertEqual(preempted.reason, f"the file {os.path.join(out, 'STOP')}")
+        self.assertEqual(os.listdir(out), [f"checkpoint-{preempted.step}"])
+        again = pickle.loads(pickle.dumps(preempted))
+        self.assertEqual((again.code, again.step, again.checkpoint), (0, preempted.step, preempted.checkpoint))
+
+    def test_loaders_of_every_kind_are_protected_once(self):
+        trainer = tiny_trainer(self.get_auto_remove_tmp_dir(), enable_jit_checkpoint=True, dataloader_num_workers=1)
+        for loader in (trainer.get_train_dataloader(), trainer.get_eval_dataloader()):
+            self.assertIsInstance(loader.worker_init_fn, OutliveSignals)
+            protected = loader.worker_init_fn
+            trainer._checkpoints.preemption.protect_workers(loader)
+            self.assertIs(loader.worker_init_fn, protected)
+        self.assertEqual(pickle.loads(pickle.dumps(OutliveSignals(None, (15,), 3.0))).seconds, 3.0)
+        trainer.args.dataloader_num_workers = 0
+        self.assertNotIsInstance(trainer.get_train_dataloader().worker_init_fn, OutliveSignals)
+
+
+# ---- Signals ----
+
+
+class SignalWatchTest(unittest.TestCase):
+    def setUp(self):
+        self.before = signal.getsignal(signal.SIGUSR1)
+        self.addCleanup(signal.signal, signal.SIGUSR1, self.before)
+        self.watch = SignalWatch([signal.SIGUSR1])
+        self.addCleanup(self.watch.close)
+        self.addCleanup(self.watch.stop)
+
+    def look(self) -> None:
+        self.watch.wait(5)
+        self.watch.look()
+
+    def test_noticed_once_and_then_again(self):
+        self.watch.start()
+        self.watch.look()
+        self.assertIsNone(self.watch.first)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.look()
+        self.assertEqual(self.watch.first[0], signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.look()
+        self.assertFalse(self.watch.again)  # too soon
+        self.watch.first = (signal.SIGUSR1, time.monotonic() - signal_watch.SAME_SIGNAL - 1)
+        self.watch.look()
+        self.assertFalse(self.watch.again)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.look()
+        self.assertTrue(self.watch.again)
+
+    def test_noticed_without_the_wakeup_descriptor(self):
+        self.watch.start()
+        signal.set_wakeup_fd(-1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.look()
+        self.assertEqual(self.watch.first[0], signal.SIGUSR1)
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a mutex of the C library")
+    def test_noticed_while_the_main_thread_is_not_in_the_interpreter(self):
+        """It waits for a lock of C, which no signal interrupts, as in a collective: no Python handler runs meanwhile."""
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+        locked, handled = threading.Event(), []
+
+        def hold_until_noticed() -> None:
+            libc.pthread_mutex_lock(mutex)
+            locked.set()
+            end = time.monotonic() + 20
+            while self.watch.first is None and time.monotonic() < end:
+                self.watch.wait(0.1)
+                self.watch.look()
+            handled.append(self.watch._handled)
+            libc.pthread_mutex_unlock(mutex)
+
+        self.watch.start()
+        thread = threading.Thread(target=hold_until_noticed)
+        thread.start()
+        locked.wait()
+        killer = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -USR1 {os.getpid()}"])
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_unlock(mutex)
+        thread.join()
+        killer.wait()
+        self.assertEqual(self.watch.first[0], signal.SIGUSR1)
+        self.assertEqual(handled, [0])
+
+    def test_its_own_interruption_is_no_signal(self):
+        self.watch.start()
+        for interruptible in (False, True):
+            self.watch.interruptible = interruptible
+            interrupter = threading.Timer(0.2, self.watch.interrupt_main)
+            interrupter.start()
+            if interruptible:
+                with self.assertRaises(Interruption):
+                    time.sleep(20)
+            else:
+                time.sleep(0.5)
+            interrupter.join()
+        self.look()
+        self.assertIsNone(self.watch.first)
+
+    def test_the_handler_of_before_is_called_and_put_back(self):
+        noted = []
+
+        def theirs(number, frame):
+            noted.append(number)
+            raise KeyError("theirs")
+
+        signal.signal(signal.SIGUSR1, theirs)
+        self.watch.start()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        self.look()
+        self.assertEqual(noted, [signal.SIGUSR1])
+        self.assertIsInstance(self.watch.raised, KeyError)
+        self.watch.stop()
+        self.assertIs(signal.getsignal(signal.SIGUSR1), theirs)
+
+    def test_a_descriptor_of_before_gets_the_signals_that_are_not_ours(self):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        before = signal.set_wakeup_fd(writer)
+        self.addCleanup(signal.set_wakeup_fd, before)
+        other = signal.signal(signal.SIGUSR2, lambda number, frame: None)
+        self.addCleanup(signal.signal, signal.SIGUSR2, other)
+        self.watch.start()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        self.look()
+        self.assertEqual(os.read(reader, 10), bytes([signal.SIGUSR2]))
+        self.watch.stop()
+        self.assertEqual(signal.set_wakeup_fd(writer), writer)
+
+    def test_a_handler_that_cannot_be_put_back_is_left_alone(self):
+        with (
+            mock.patch.object(signal_watch.signal, "getsignal", return_value=None),
+            CaptureLogger(signal_watch.logger) as captured,
+        ):
+            self.watch.start()
+        self.assertIn("SIGUSR1 is not waited for: it has a handler that was not installed from Python", captured.out)
+        self.assertIs(signal.getsignal(signal.SIGUSR1), self.before)
+
+    def test_a_forked_child_dies_of_it_as_before_and_its_parent_does_not_notice(self):
+        self.watch.start()
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGUSR1)
+        self.watch.wait(0.2)
+        self.watch.look()
+        self.assertIsNone(self.watch.first)
+
+    def test_a_worker_outlives_it_for_a_while(self):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            OutliveSignals(None, (signal.SIGUSR1,), 1.0)(0)
+            os.write(writer, b"ready")
+            while True:
+                time.sleep(60)
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        self.assertEqual(os.read(reader, 5), b"ready")
+        os.kill(child, signal.SIGUSR1)
+        time.sleep(0.3)
+        self.assertEqual(os.waitpid(child, os.WNOHANG)[0], 0)
+        end = time.monotonic() + 30
+        while (found := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(found, (child, 0))
+
+
+# ---- Agreeing ----
+
+
+class FakeBoards:
+    """Boards for ranks that are threads: an exchange waits until every rank is there, or is given up."""
+
+    def __init__(self, world_size: int):
+        self.world_size = world_size
+        self.turn = threading.Condition()
+        self.said: dict[tuple[int, str], dict[int, Any]] = {}
+        self.words: dict[int, str] = {}
+        self.dead: set[int] = set()
+
+    def board(self, rank: int) -> "FakeBoard":
+        return FakeBoard(self, rank)
+
+
+class FakeBoard:
+    def __init__(self, boards: FakeBoards, rank: int):
+        self.boards, self.rank, self.world_size, self.round = boards, rank, boards.world_size, 0
+
+    def begin(self) -> None:
+        self.round += 1
+
+    def call_out(self, word: str) -> None:
+        self.boards.words.setdefault(self.round, word)
+
+    def called_out(self) -> str | None:
+        return self.boards.words.get(self.round)
+
+    def exchange(self, topic: str, payload: Any, patience: float | None = None) -> list[Any]:
+        boards, key = self.boards, (self.round, topic)
+        with boards.turn:
+            said = boards.said.setdefault(key, {})
+            said[self.rank] = payload
+            boards.turn.notify_all()
+            boards.turn.wait_for(lambda: len(said) == self.world_size or boards.dead - said.keys(), patience)
+            if len(said) < self.world_size:
+                raise RankLostError(topic, tuple(boards.dead), "its process has ended")
+            return [said[rank] for rank in range(self.world_size)]
+
+    def close(self) -> None:
+        pass
+
+
+class Signals:
+    """What an agreement needs of a `SignalWatch`."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+        self.again = self.interruptible = False
+        self.interrupted = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.01))
+
+    def look(self) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
+    def interrupt_main(self) -> None:
+        self.interrupted.set()
+
+    def send(self) -> None:
+        self.first = (signal.SIGTERM, time.monotonic())
+
+
+class AgreementTest(TestCasePlus):
+    def make(self, world_size: int, run_dir: str | None = None, grace: float = 60.0) -> list[Agreement]:
+        self.boards = FakeBoards(world_size)
+        self.signals = [Signals() for _ in range(world_size)]
+        agreements = [
+            Agreement(
+                self.boards.board(rank) if world_size > 1 else None,
+                self.signals[rank],
+                run_dir if rank == 0 else None,
+                grace,
+                30.0,
+                lambda: "Nothing.",
+            )
+            for rank in range(world_size)
+        ]
+        for agreement in agreements:
+            agreement.start()
+            self.addCleanup(agreement.close)
+        return agreements
+
+    def await_true(self, condition) -> None:
+        end = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.005)
+
+    @parameterized.expand([(seed,) for seed in range(6)])
+    def test_ranks_that_wait_for_each_other_in_every_step_stop_at_the_same_point(self, seed):
+        """Each point lies between two collectives; ranks run apart as far as those let them."""
+        chance = random.Random(seed)
+        world_size = 2 + seed % 3
+        agreements = self.make(world_size)
+        barrier = threading.Barrier(world_size, timeout=30)
+        stopped: dict[int, Any] = {}
+
+        def rank(number: int, pauses: list[float]) -> None:
+            try:
+                for step, pause in enumerate(pauses):
+                    barrier.wait()
+                    time.sleep(pause)
+                    for count in (0, 1):
+                        if agreements[number].reaches((step, count), lambda: None):
+                            stopped[number] = (step, count)
+                            return
+            except threading.BrokenBarrierError:
+                stopped[number] = "left alone in a collective"
+
+        threads = [
+            threading.Thread(target=rank, args=(number, [chance.random() / 30 for _ in range(2000)]))
+            for number in range(world_size)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.random() / 3)
+        for number in chance.sample(range(world_size), 1 + seed % world_size):
+            self.signals[number].send()
+            time.sleep(chance.random() / 20)
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual(len(set(stopped.values())), 1, stopped)
+        self.assertEqual(len(stopped), world_size)
+        self.assertIsInstance(stopped[0], tuple)
+
+    def test_the_rank_that_is_ahead_is_caught_up_with(self):
+        first, second = self.make(2)
+        for point in ((1, 0), (1, 1), (2, 0)):
+            self.assertFalse(first.reaches(point, self.fail))
+        self.assertFalse(second.reaches((1, 0), self.fail))
+        self.signals[1].send()
+        synchronized = []
+        self.await_true(lambda: first._target is not None and second._target is not None)
+        self.assertEqual([first._target, second._target], [(2, 0), (2, 0)])
+        for point in ((1, 1), (2, 0)):
+            self.assertFalse(second.reaches(point, lambda: synchronized.append(1)))
+        for agreement in (first, second):
+            self.assertTrue(agreement.reaches((2, 1), lambda: synchronized.append(1)))
+        self.assertEqual(len(synchronized), 4)
+
+    def test_a_rank_that_is_lost_ends_the_waiting(self):
+        first, second = self.make(2)
+        second.close()
+        self.boards.dead.add(1)
+        self.signals[0].send()
+        self.await_true(lambda: first._frozen)
+        with self.assertRaisesRegex(GivenUp, "no word from rank.s. 1 on 'passed': its process has ended"):
+            first.reaches((1, 0), lambda: None)
+
+    def test_loading_is_interrupted_only_for_an_end_and_only_before_the_target(self):
+        first, second = self.make(2)
+        for agreement in (first, second):
+            agreement.reaches((3, 0), self.fail)
+
+        def load() -> str:
+            self.assertTrue(self.signals[0].interruptible)
+            self.signals[0].send()
+            self.assertTrue(self.signals[0].interrupted.wait(30))
+            raise Interruption
+
+        self.assertIsNone(first.load_before((3, 1), load))
+        self.assertFalse(self.signals[0].interruptible)
+        self.assertTrue(first.reaches((3, 1), lambda: None))
+        self.await_true(lambda: second._target is not None)
+        self.assertIsNone(second.load_before((3, 1), self.fail))
+
+    def test_an_error_in_loading_is_one_unless_it_was_interrupted(self):
+        (agreement,) = self.make(1)
+        with self.assertRaises(ZeroDivisionError):
+            agreement.load_before((3, 1), lambda: 1 / 0)
+        self.assertEqual(agreement.load_before((3, 1), lambda: "batch"), "batch")
+
+        def load() -> None:
+            self.signals[0].send()
+            self.assertTrue(self.signals[0].interrupted.wait(30))
+            raise OSError("interrupted")
+
+        self.assertIsNone(agreement.load_before((3, 2), load))
+
+    def test_no_save_is_started_for_which_the_time_is_too_short_on_one_rank(self):
+        first, second = self.make(2)
+        second.grace = 20.0
+        self.signals[0].send()
+        self.await_true(lambda: first._target is not None and second._target is not None)
+        results: dict[int, str] = {}
+
+        def start(agreement: Agreement) -> None:
+            try:
+                agreement.may_start(25.0 * (agreement.rank == 0))
+                results[agreement.rank] = "starts"
+            except GivenUp as given_up:
+                results[agreement.rank] = str(given_up)
+
+        threads = [threading.Thread(target=start, args=(agreement,)) for agreement in (first, second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual(results[0], results[1])
+        self.assertRegex(results[0], r"^[0-9.]+ s of the grace are left, and the last save took 25.0 s$")
+
+    def test_a_file_is_removed_after_the_save_and_asks_once(self):
+        out = self.get_auto_remove_tmp_dir()
+        (agreement,) = self.make(1, out)
+        path = Path(out, "SAVE")
+        for number in (0, 1):
+            path.touch()
+            self.await_true(lambda: agreement.request is not None)
+            self.assertEqual((agreement.request.number, agreement.request.ends), (number, False))
+            self.assertTrue(agreement.reaches((number + 1, 0), lambda: None))
+            self.assertTrue(path.exists())
+            agreement.served(saved=True)
+            self.assertFalse(path.exists())
+            self.assertFalse(agreement.reaches((number + 1, 1), self.fail))
+
+    def test_a_file_whose_save_failed_asks_again_only_when_it_is_made_anew(self):
+        out = self.get_auto_remove_tmp_dir()
+        (agreement,) = self.make(1, out)
+        path = Path(out, "SAVE")
+        path.touch()
+        self.await_true(lambda: agreement.request is not None)
+        agreement.served(saved=False)
+        looks = agreement._next_file_look
+        self.await_true(lambda: agreement._next_file_look > looks)
+        self.assertIsNone(agreement.request)
+        self.assertTrue(path.exists())
+        os.utime(path, ns=(1, 1))
+        self.await_true(lambda: agreement.request is not None)
+
+    def test_stop_comes_before_save(self):
+        out = self.get_auto_remove_tmp_dir()
+        for name in ("SAVE", "STOP"):
+            Path(out, name).touch()
+        (agreement,) = self.make(1, out)
+        self.await_true(lambda: agreement.request is not None)
+        self.assertTrue(agreement.request.ends)
+        self.assertEqual(agreement.status, 0)
+        self.signals[0].send()
+        self.assertEqual(agreement.status, TERM)
+
+    def test_after_the_last_point_nobody_is_stopped(self):
+        first, second = self.make(2)
+        first.finish()
+        self.signals[1].send()
+        self.await_true(lambda: second._frozen)
+        self.assertFalse(second.reaches((9, 0), lambda: None))
+        self.assertFalse(second.reaches((9, 1), lambda: None))
+
+
+# ---- Trainings ----
 
 
 class Server:
@@ -721,7 +1265,7 @@ class FourProcessesTest(PreemptionTestCase):
 
 
 @pytest.mark.slow
-class TorchrunTest(TestCasePlus):
+class TorchrunTest(PreemptionTestCase):
     """The launcher hands a signal on to its ranks, and sends one itself to those that outlive another."""
 
     def launch(self, case: Case, *arguments: str) -> subprocess.Popen:
@@ -764,7 +1308,7 @@ class TorchrunTest(TestCasePlus):
 
     @parameterized.expand([("torchrun alone", False), ("the whole group", True)])
     def test_signal_to_torchrun(self, _, group):
-        case = Case(self.get_auto_remove_tmp_dir(), seconds={"train": 0.5})
+        case = Case(self.folder, seconds={"train": 0.5})
         process = self.launch(case)
         self.await_event(case, "train 1", 1, process)
         (os.killpg if group else os.kill)(process.pid, signal.SIGTERM)
@@ -775,10 +1319,11 @@ class TorchrunTest(TestCasePlus):
         out = os.path.join(case.folder, "out")
         self.assertEqual(os.listdir(out), [f"checkpoint-{results[0]['step']}"])
         self.assertEqual(verify(results[0]["checkpoint"], level="full").problems, ())
+        self.assert_goes_on(SimpleNamespace(case=case, world_size=2))
 
     def test_a_rank_dies_and_torchrun_ends_the_other(self):
         """No save is started that could not end: torchrun would kill it in the middle."""
-        case = Case(self.get_auto_remove_tmp_dir(), seconds={"train": 0.5}, arguments={"save_steps": 2})
+        case = Case(self.folder, seconds={"train": 0.5}, arguments={"save_steps": 2})
         process = self.launch(case)
         self.await_event(case, "saved 2", 1, process)
         self.await_event(case, "train 2", 1, process)
@@ -789,6 +1334,7 @@ class TorchrunTest(TestCasePlus):
         self.assertEqual(verify(os.path.join(out, "checkpoint-2"), level="full").problems, ())
         events = Path(case.folder, "events.0").read_text(encoding="utf-8").splitlines()
         self.assertEqual([event for event in events if event.startswith("save ")], ["save 2"])
+        self.assert_goes_on(SimpleNamespace(case=case, world_size=2))
 
 
 if __name__ == "__main__":

@@ -218,7 +218,9 @@ class Agreement:
 
     def _ends_before(self, point: Point | None) -> bool:
         request = self.request
-        return request is not None and request.ends and None not in (point, self._target) and point > self._target
+        if request is None or not request.ends or point is None or self._target is None:
+            return False
+        return point > self._target
 
     def may_start(self, seconds: float) -> None:
         """Meet for a save that will take some `seconds`. Called by all ranks, at the target.
@@ -309,7 +311,7 @@ class Agreement:
                 if self.signals.again:
                     number = first[0] if first is not None else 0
                     self._end_process(f"{name_of(number)} came a second time: stopping at once.", 128 + number)
-                if self.request is None and not self.finished:
+                if self.request is None:
                     self._look_for_request()
                 self._look_at_time()
         except Exception as error:
@@ -324,7 +326,8 @@ class Agreement:
         return FILE_LOOK
 
     def _look_for_request(self) -> None:
-        mine = self._own_request()
+        # Also a rank that has passed its last point answers: the others may be on their way there.
+        mine = None if self.finished else self._own_request()
         request = mine
         if self.board is not None:
             try:

@@ -30,7 +30,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 
@@ -110,7 +110,7 @@ def _failed_in_a_file(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def staying_in_step(trainer: "Trainer", transaction: "SaveTransaction") -> Iterator[None]:
+def staying_in_step(trainer: "Trainer", transaction: "SaveTransaction") -> Generator[None, None, None]:
     """Keep what fails inside DeepSpeed between its collectives, for the length of a save. Called by all ranks.
 
     Nothing happens with other backends. The files that DeepSpeed writes on this rank are accounted for, and where it
@@ -213,7 +213,7 @@ def setup(trainer: "Trainer") -> dict[str, Any]:
         config = getattr(trainer.args.hf_deepspeed_config, "config", None) or {}
         node_local = bool(config.get("checkpoint", {}).get("use_node_local_storage", False))
     elif trainer.is_fsdp_enabled:
-        plugin = trainer.accelerator.state.fsdp_plugin
+        plugin: Any = trainer.accelerator.state.fsdp_plugin
         sharded = "fsdp" if "SHARDED_STATE_DICT" in str(plugin.state_dict_type) else None
     return {
         "save_on_each_node": trainer.args.save_on_each_node,

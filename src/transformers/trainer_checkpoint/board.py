@@ -48,7 +48,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..utils import logging
 from .errors import RankLostError
@@ -57,11 +57,10 @@ from .owner import Process, this_process
 from .ranks import Ranks, format_ranks, host_name
 
 
-if TYPE_CHECKING:
-    from torch.distributed import Store
-
 logger = logging.get_logger(__name__)
 T = TypeVar("T")
+# `torch.distributed.Store`, of which torch's own type stubs leave out much and get some wrong.
+Store = Any
 
 # Seconds to wait for a rank that is alive.
 PATIENCE = 600.0
@@ -120,7 +119,7 @@ class _Client:
             Seconds between two heartbeats.
     """
 
-    def __init__(self, store: "Store", silence: float, beat_interval: float):
+    def __init__(self, store: Store, silence: float, beat_interval: float):
         self.silence = silence
         self.beat_interval = beat_interval
         self.lost: str | None = None
@@ -146,14 +145,14 @@ class _Client:
 
     # ---- For the thread that saves ----
 
-    def call(self, operation: Callable[["Store"], T]) -> T:
+    def call(self, operation: Callable[[Store], T]) -> T:
         """What `operation` returns for the store. Raises `_StoreLost` after at most `silence` seconds."""
         call = self._hand_over(_Call(operation))
         if not call.done.wait(self.silence):
             self._lose(self._no_answer())
         return self._result(call)
 
-    def wait_for(self, look: Callable[["Store"], T | None], watch: Callable[[], None], first: float, last: float) -> T:
+    def wait_for(self, look: Callable[[Store], T | None], watch: Callable[[], None], first: float, last: float) -> T:
         """What `look` returns when that is not `None` any more.
 
         Args:
@@ -181,7 +180,7 @@ class _Client:
             raise
         return self._result(call)
 
-    def post(self, operation: Callable[["Store"], object]) -> None:
+    def post(self, operation: Callable[[Store], object]) -> None:
         """Have `operation` done some time soon; nobody waits, and an error is not of interest."""
         self._queue.put(_Call(operation))
 
@@ -280,7 +279,7 @@ class _Client:
 class _Call:
     """Something to be done by the connection's thread, once or until it gives something, and how it went."""
 
-    def __init__(self, operation: Callable[["Store"], Any], first: float | None = None, last: float = 0.0):
+    def __init__(self, operation: Callable[[Store], Any], first: float | None = None, last: float = 0.0):
         self.operation = operation
         self.first = first
         self.done = threading.Event()
@@ -288,9 +287,9 @@ class _Call:
         self.result: Any = None
         self.error: Exception | None = None
         self.next_look = 0.0
-        self._delay, self._last = first, last
+        self._delay, self._last = first or 0.0, last
 
-    def run(self, store: "Store") -> None:
+    def run(self, store: Store) -> None:
         try:
             self.result = self.operation(store)
         except Exception as error:
@@ -322,7 +321,7 @@ def _decode(data: bytes) -> Any:
     return json.loads(zlib.decompress(data[1:]) if data[:1] == b"Z" else data[1:])
 
 
-def _set(store: "Store", key: str, data: bytes) -> None:
+def _set(store: Store, key: str, data: bytes) -> None:
     """Set a value of any size. What is too long for one goes into parts first: who sees the key finds them all."""
     if len(data) > _PART_SIZE:
         parts = range(0, len(data), _PART_SIZE)
@@ -332,7 +331,7 @@ def _set(store: "Store", key: str, data: bytes) -> None:
     store.set(key, data)
 
 
-def _whole(store: "Store", key: str, data: bytes) -> bytes:
+def _whole(store: Store, key: str, data: bytes) -> bytes:
     return b"".join(store.get(f"{key}.part{number}") for number in range(_parts(data))) or data
 
 
@@ -340,7 +339,7 @@ def _parts(data: bytes) -> int:
     return int(data[1:]) if data[:1] == b"P" else 0
 
 
-def _delete(store: "Store", keys: Iterable[str]) -> None:
+def _delete(store: Store, keys: Iterable[str]) -> None:
     for key in keys:
         if store.check([key]):
             for number in range(_parts(store.get(key))):
@@ -353,7 +352,7 @@ def _runs(values: list[Any]) -> list[list[Any]]:
     return [[len(list(run)), value] for value, run in groupby(values)]
 
 
-def _find(key: str) -> Callable[["Store"], tuple[Any] | None]:
+def _find(key: str) -> Callable[[Store], tuple[Any] | None]:
     """A look for one key: its value in a tuple, or `None` if it is not there."""
     return lambda store: (_decode(_whole(store, key, store.get(key))),) if store.check([key]) else None
 
@@ -388,7 +387,7 @@ class StatusBoard(Ranks):
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         rank: int,
         world_size: int,
         barrier: Callable[[], None],
@@ -460,7 +459,7 @@ class StatusBoard(Ranks):
 
         if not (dist.is_available() and dist.is_initialized()):
             return None
-        store = dist.distributed_c10d._get_default_store()
+        store: Store = dist.distributed_c10d._get_default_store()
         if store is None:
             return None
         try:
@@ -644,7 +643,7 @@ class StatusBoard(Ranks):
         """The others: rank 0 has answered, so it has read this rank's word."""
         self._client.post(lambda store: _delete(store, [own]))
 
-    def _wait(self, look: Callable[["Store"], tuple[T] | None], watch: Callable[[], None]) -> T:
+    def _wait(self, look: Callable[[Store], tuple[T] | None], watch: Callable[[], None]) -> T:
         """Look until there is something; `watch` raises when it is time to give up."""
         return self._client.wait_for(look, watch, self._first_look, self._last_look)[0]
 
@@ -652,7 +651,7 @@ class StatusBoard(Ranks):
         """Rank 0: everybody's answer, or who is lost and why."""
         keys = [f"{key}.{rank}" for rank in range(self.world_size)]
 
-        def look(store: "Store") -> tuple[list[Any]] | None:
+        def look(store: Store) -> tuple[list[Any]] | None:
             if not store.check(keys):
                 return None
             return ([_decode(_whole(store, k, data)) for k, data in zip(keys, store.multi_get(keys), strict=True)],)
@@ -700,7 +699,7 @@ class StatusBoard(Ranks):
         self._client.beat_key = beats[0]
         offered: list[bytes] = []
 
-        def look(store: "Store") -> tuple[list[bytes]] | None:
+        def look(store: Store) -> tuple[list[bytes]] | None:
             nonlocal offered
             if not store.check(hellos):
                 return None
@@ -717,7 +716,7 @@ class StatusBoard(Ranks):
         return told
 
     def _accept(self, word: str, offer: str) -> None:
-        def look(store: "Store") -> tuple[str] | None:
+        def look(store: Store) -> tuple[str] | None:
             if not store.check([offer]):
                 return None
             namespace, words = _decode(_whole(store, offer, store.get(offer)))
@@ -730,7 +729,7 @@ class StatusBoard(Ranks):
     def _beat_keys(self) -> list[str]:
         return [f"{self._namespace}/beat.{rank}" for rank in range(self.world_size)]
 
-    def _leave(self, store: "Store") -> None:
+    def _leave(self, store: Store) -> None:
         # The key stays: rank 0 asks for all of them at once, and would block on one that is not there.
         key, self._client.beat_key = self._client.beat_key, None
         store.set(key, _GONE)

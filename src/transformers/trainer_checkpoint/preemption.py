@@ -171,9 +171,9 @@ class Preemption:
         trainer = self.trainer
         with self._only_here("boundary"):
             step = trainer.state.global_step
-            ends_epoch = self._boundary_of != step and self._epoch_ends_here()
-            self._boundary_of = step
-            self._between_steps = not ends_epoch
+            # It comes twice for the last step of an epoch.
+            again, self._boundary_of = self._boundary_of == step, step
+            self._between_steps = again or not self._epoch_ends_here()
             self._random_state = None
             if self._is_to_end():
                 self._log_only(log_save_evaluate)
@@ -187,7 +187,8 @@ class Preemption:
             if self._save_is_due and self._between_steps:
                 self._serve()
             self._random_state = self._take_random_state()
-            self._iterator = None if ends_epoch else self._iterator
+            if again:
+                self._iterator = None
             return result
 
     def at_prediction_step(self, predict: Callable[[], T]) -> T:

@@ -44,7 +44,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..utils import is_sagemaker_mp_enabled, logging
@@ -644,7 +644,7 @@ class Loading:
         return bool(self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled or is_sagemaker_mp_enabled())
 
     @contextlib.contextmanager
-    def keep(self, what: str) -> Iterator[None]:
+    def keep(self, what: str) -> Generator[None, None, None]:
         """A loader. Only the outermost one keeps its error: an override sees that of `super()` as it always did."""
         self._depth += 1
         try:
@@ -744,6 +744,11 @@ class Loading:
                 )
             return
         text = _join(failures, self.ranks.world_size)
+        first = self.ranks.first_error()
+        if error is not None and first is not None and first[0] != self.ranks.rank:
+            # Here a collective was broken off, which is what became of another rank's failure.
+            text = f"rank {first[0]} failed first ({first[1]}); {text}"
+            self._raise(None, text, [], facts["older"], error)
         nameless = {rank: cause.replace(self.path, "") for rank, cause in failures.items()}
         if self._may_try_another and not facts["memory"] and nameless != self._last_failures:
             self._last_failures = nameless
@@ -823,14 +828,21 @@ class Loading:
             return self._search.peek() if self._search is not None else _newest_beside(self.path)
         return None
 
-    def _raise(self, error: BaseException | None, text: str, hints: list[str], older: str | None) -> NoReturn:
+    def _raise(
+        self,
+        error: BaseException | None,
+        text: str,
+        hints: list[str],
+        older: str | None,
+        because: BaseException | None = None,
+    ) -> NoReturn:
         if older is not None:
             hints = [*hints, f"The next older checkpoint is {older}; to go on from that, give its path."]
         told = f"Loading {self.path} failed: {text}. {' '.join(hints)}".strip()
         if self.resume.first:
             logger.error(told)
         if error is None:
-            raise CheckpointResumeError(told)
+            raise CheckpointResumeError(told) from because
         error.add_note(told)
         raise error
 

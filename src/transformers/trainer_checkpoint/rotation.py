@@ -374,7 +374,7 @@ def _list(candidates: Iterable[os.DirEntry]) -> _Listing:
         problem = None if TRAINER_STATE_NAME in names else str(discovery.NO_TRAINER_STATE)
         if SENTINEL_NAME in names:
             problem = str(discovery.INTERRUPTED)
-        step = step_of(entry.name)
+        step = step_of(entry.name) or 0
         found.append(Found(entry.path, entry.name, step, None, problem, None, KEEP_NAME in names, checked=False))
     return _Listing(in_order(found), empty, links)
 

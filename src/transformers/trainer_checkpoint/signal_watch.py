@@ -164,7 +164,9 @@ class SignalWatch:
             return
         self._sent += 1
         self._poking = True
-        signal.pthread_kill(threading.main_thread().ident, number)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, number)
 
     # ---- The handler ----
 

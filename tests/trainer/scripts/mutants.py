@@ -44,7 +44,7 @@ PACKAGE = Path(trainer_checkpoint.__file__).parent
 GIVE_UP = 900
 
 # Imported by every interpreter at its start, where `PYTHONPATH` leads to it.
-SITE_CUSTOMIZE = '''
+SITE_CUSTOMIZE = """
 import importlib.util
 import sys
 
@@ -60,7 +60,7 @@ class Mutated:
 
 
 sys.meta_path.insert(0, Mutated)
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,10 @@ MUTANTS = (
 )
 
 
+class Accident(Exception):
+    """A campaign did not come to its end, and not because a save did not."""
+
+
 def mutate(mutant: Mutant, directory: str) -> None:
     """Put a changed copy of the library, and what makes it be imported, into `directory`."""
     package = os.path.join(directory, "mutated")
@@ -242,7 +246,7 @@ def mutate(mutant: Mutant, directory: str) -> None:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         if text.count(old) != 1:
-            raise SystemExit(f"{mutant.name}: {old!r} is {text.count(old)} times in {module}, and has to be there once")
+            raise Accident(f"{mutant.name}: {old!r} is {text.count(old)} times in {module}, and has to be there once")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text.replace(old, new))
     with open(os.path.join(directory, "sitecustomize.py"), "w", encoding="utf-8") as file:
@@ -261,7 +265,7 @@ def run(campaign: tuple[str, ...], directory: str | None) -> tuple[str | None, s
         # A mutant that no save survives is told by the first, undisturbed one. Anything else is an accident.
         last = done.stderr.strip().splitlines()[-1:] or [""]
         if "undisturbed" not in last[0]:
-            raise SystemExit(f"{' '.join(campaign)} ends with {done.returncode}: {done.stderr[-3000:]}")
+            raise Accident(f"{' '.join(campaign)} ends with {done.returncode}: {done.stderr[-3000:]}")
         return last[0][:400], None
     report = json.loads(done.stdout)
     return (report["violations"] or [None])[0] if "missing" not in report else None, report.get("missing")
@@ -289,15 +293,21 @@ def main() -> None:
                 mutate(mutant, directory)
         print(json.dumps([mutant.name for mutant in chosen], indent=1))
         return
-    results = [judge(mutant) for mutant in chosen]
-    violations = [
-        f"no campaign notices: {result['mutant']} ({result['campaign']})"
-        for result in results
-        if result["caught"] is None and result["missing"] is None
-    ]
+    results, violations = [], []
+    for mutant in chosen:
+        try:
+            results.append(judge(mutant))
+        except Accident as accident:
+            violations.append(str(accident))
+            continue
+        if results[-1]["caught"] is None and results[-1]["missing"] is None:
+            violations.append(f"no campaign notices: {mutant.name} ({' '.join(mutant.campaign)})")
     controls = [] if options.no_control else sorted({mutant.campaign for mutant in chosen})
     for campaign in controls:
-        found, _ = run(campaign, None)
+        try:
+            found, _ = run(campaign, None)
+        except Accident as accident:
+            found = str(accident)
         if found is not None:
             violations.append(f"found without a mutant: {' '.join(campaign)}: {found}")
     print(json.dumps({"mutants": results, "controls": len(controls), "violations": violations}, indent=1))

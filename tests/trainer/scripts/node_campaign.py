@@ -51,7 +51,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 import torch.distributed as dist
-from rank_campaign import Hanging, World, denials, of_all, rank_main
+from rank_campaign import Hanging, World, denials, of_all, of_rank, rank_main
 from save_driver import content, read_files, save
 
 from transformers.trainer_checkpoint.discovery import find_checkpoints, newest_complete_checkpoint
@@ -220,7 +220,6 @@ class NodeCampaign:
         self.violations: list[str] = []
         self.points: Counter[str] = Counter()
         self.slowest = 0.0
-        self.new, self.next = of_all("newer", 20, 2), of_all("the next", 30, 2)
 
     @property
     def run_dirs(self) -> list[str]:
@@ -228,12 +227,9 @@ class NodeCampaign:
         names = ["disk"] if self.disks == 1 else ["disk-0", "disk-1"]
         return [os.path.join(self.root, name, "out") for name in names]
 
-    def expected(self, whole: dict[str, bytes], number: int) -> dict[str, bytes]:
-        """What lies on disk `number`: with one each, a node's rank 0 part is on the first disk only."""
-        if self.disks == 1:
-            return whole
-        mine = f"rng_state_{number}.pth"
-        return {name: data for name, data in whole.items() if name == mine or (number == 0 and "rng_state" not in name)}
+    def expected(self, tag: str, step: int, number: int) -> dict[str, bytes]:
+        """What lies on disk `number`. With one disk each, both nodes save what is there once per disk."""
+        return of_all(tag, step, 2) if self.disks == 1 else of_rank(tag, step, number, each=True)
 
     def fresh(self) -> None:
         for name in os.listdir(self.root):
@@ -244,7 +240,12 @@ class NodeCampaign:
     def order(self, **more: Any) -> dict[str, Any]:
         base = {"root": os.path.join(self.root, "disk"), "run_dir": os.path.join(self.root, "disk", "out")}
         how = {"durable": True, "in_place": None, "swap": True, "tag": "newer", "step": 20}
-        return base | how | {"rank": None, "at": None, "error": None, "action": None, "last": True} | more
+        return (
+            base
+            | how
+            | {"rank": None, "at": None, "error": None, "action": None, "last": True, "each": self.disks == 2}
+            | more
+        )
 
     def ten(self) -> None:
         for run_dir in self.run_dirs:
@@ -261,7 +262,7 @@ class NodeCampaign:
             raise SystemExit(f"the undisturbed save fails: {answers}")
         for number, run_dir in enumerate(self.run_dirs):
             found = read_files(os.path.join(run_dir, "checkpoint-20"))
-            if found != self.expected(self.new, number):
+            if found != self.expected("newer", 20, number):
                 raise SystemExit(f"the undisturbed save leaves {sorted(found)} on disk {number}")
         return [answer["operations"] for answer in answers]
 
@@ -295,14 +296,14 @@ class NodeCampaign:
                 wrong.append(f"rank {rank} raises {answer['raised']}: {answer['text']}")
         left = [answer for answer in answers if answer is not None]
         for number, run_dir in enumerate(self.run_dirs):
-            wrong += denials(left, run_dir, self.expected(self.new, number))
+            wrong += denials(left, run_dir, self.expected("newer", 20, number))
         return wrong
 
     def look(self, run_dir: str, number: int, announced: bool) -> list[str]:
         """Every rule that what lies on a disk breaks."""
         wrong = []
         newest = newest_complete_checkpoint(run_dir)
-        wanted = {10: content("ten", 10), 20: self.expected(self.new, number)}
+        wanted = {10: content("ten", 10), 20: self.expected("newer", 20, number)}
         for found in find_checkpoints(run_dir):
             if not found.complete or read_files(found.path) != wanted.get(found.step):
                 wrong.append(f"disk {number}: {found.name} is half published ({found.problem})")
@@ -322,10 +323,12 @@ class NodeCampaign:
             return [f"the next save hangs: {hanging}"]
         finally:
             nodes.end()
-        wrong = [] if all(answer and answer["announced"] for answer in answers) else [f"the next save fails: {answers}"]
+        wrong = (
+            [] if all(answer and answer["announced"] for answer in answers) else [f"the next save fails: {answers}"]
+        )
         for number, run_dir in enumerate(self.run_dirs):
             newest = newest_complete_checkpoint(run_dir)
-            if newest is None or read_files(newest) != self.expected(self.next, number):
+            if newest is None or read_files(newest) != self.expected("the next", 30, number):
                 wrong.append(f"disk {number}: the next save is not picked, {newest} is")
             if os.path.exists(os.path.join(run_dir, STAGING_DIR)):
                 wrong.append(f"disk {number}: staging is left behind")

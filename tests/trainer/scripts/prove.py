@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -150,15 +151,13 @@ def run(job: Job) -> dict[str, Any]:
 
 def of_unittest(done: subprocess.CompletedProcess) -> dict[str, Any]:
     """The same of a file of tests, each of which counts as a point."""
-    lines = done.stderr.splitlines()
-    skipped = [line for line in lines if " ... skipped " in line]
-    if skipped:
-        return {"missing": skipped[0].partition(" ... skipped ")[2]}
-    passed = sum(line.endswith(" ... ok") for line in lines)
-    failed = [line for line in lines if line.endswith((" ... FAIL", " ... ERROR"))]
-    if done.returncode != 0 and not failed:
+    ran = re.search(r"^Ran (\d+) tests? in", done.stderr, re.MULTILINE)
+    skipped = re.search(r"^OK \(skipped=\d+\)$|\.\.\. skipped (.+)$", done.stderr, re.MULTILINE)
+    if ran is None:
         return {"error": done.stderr[-3000:]}
-    return {"points": passed + len(failed), "violations": failed}
+    if skipped is not None:
+        return {"missing": skipped[1] or "what it needs"}
+    return {"points": int(ran[1]), "violations": [] if done.returncode == 0 else [done.stderr[-3000:]]}
 
 
 def verdict(result: dict[str, Any]) -> str | None:
@@ -169,7 +168,11 @@ def verdict(result: dict[str, Any]) -> str | None:
         return None
     if result["finds"]:
         return None if result["violations"] else "found nothing, where there is something to find"
-    return f"{len(result['violations'])} rule(s) broken, first: {result['violations'][0]}" if result["violations"] else None
+    return (
+        f"{len(result['violations'])} rule(s) broken, first: {result['violations'][0]}"
+        if result["violations"]
+        else None
+    )
 
 
 def rows(results: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
@@ -194,7 +197,12 @@ def print_table(table: list[tuple[str, str, str, str]]) -> None:
     header = ("campaign", "points", "result", "minutes")
     widths = [max(len(line[column]) for line in [header, *table]) for column in range(4)]
     for line in [header, tuple("-" * width for width in widths), *table]:
-        cells = [line[0].ljust(widths[0]), line[1].rjust(widths[1]), line[2].ljust(widths[2]), line[3].rjust(widths[3])]
+        cells = [
+            line[0].ljust(widths[0]),
+            line[1].rjust(widths[1]),
+            line[2].ljust(widths[2]),
+            line[3].rjust(widths[3]),
+        ]
         print("  ".join(cells))
 
 

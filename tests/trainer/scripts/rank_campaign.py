@@ -72,11 +72,11 @@ TRAINING = Path(__file__).with_name("tiny_training.py")
 CONTEXT = multiprocessing.get_context("fork")
 
 
-def of_rank(tag: str, step: int, rank: int) -> dict[str, bytes]:
-    """What one rank writes of a checkpoint: rank 0 what is there once, each its own random state."""
+def of_rank(tag: str, step: int, rank: int, each: bool = False) -> dict[str, bytes]:
+    """What one rank writes of a checkpoint: rank 0, or `each`, what is there once per disk, and its own random state."""
     whole = content(tag, step)
     state = whole.pop("rng_state.pth")
-    return (whole if rank == 0 else {}) | {f"rng_state_{rank}.pth": state}
+    return (whole if rank == 0 or each else {}) | {f"rng_state_{rank}.pth": state}
 
 
 def of_all(tag: str, step: int, world_size: int) -> dict[str, bytes]:
@@ -143,7 +143,7 @@ def rank_main(
         action = (actions or {}).get(order["action"]) if mine else None
         operations.arm(order["at"] if mine else None, order["error"], action)
         run = run or RunDirectory(order["run_dir"], board, durable=order["durable"])
-        files = of_rank(order["tag"], order["step"], rank)
+        files = of_rank(order["tag"], order["step"], rank, order["each"])
         answer: dict[str, Any] = {"announced": False}
         with mock.patch.object(
             save_campaign.disk, "swap", save_campaign.disk.swap if order["swap"] else save_campaign.no_swap
@@ -253,7 +253,7 @@ class RankCampaign(Campaign):
     def order(self, scenario: Scenario, run_dir: str, **more: Any) -> dict[str, Any]:
         how = {"durable": scenario.durable, "in_place": scenario.in_place, "swap": scenario.swap}
         what = {"tag": "newer", "step": 20, "rank": None, "at": None, "error": None, "action": None}
-        what["last"] = True
+        what |= {"last": True, "each": False}
         return {"root": self.root, "run_dir": run_dir} | how | what | more
 
     def look(self, name: str, scenario: Scenario, run_dir: str, announced: bool) -> list[str]:
@@ -400,18 +400,13 @@ class Trainings:
             raise SystemExit(f"a training that was not disturbed fails: {done.stderr[-4000:]}")
         return done.returncode, [int(step) for step in announced]
 
-    def undisturbed(self) -> tuple[list[Any], list[int]]:
-        """The losses, and the number of file operations of each rank."""
-        counts = []
-        for rank in range(self.world_size):
-            count = os.path.join(self.root, "count")
-            shutil.rmtree(os.path.join(self.root, "out"), ignore_errors=True)
-            self.run(
-                os.path.join(self.root, "out"), "--losses", self.losses, "--count", count, "--kill_rank", str(rank)
-            )
-            with open(count, encoding="utf-8") as file:
-                counts.append(len(json.load(file)))
-        return self.read_losses(), counts
+    def undisturbed(self, rank: int) -> tuple[list[Any], int]:
+        """The losses, and the number of file operations of a rank."""
+        out, count = os.path.join(self.root, "out"), os.path.join(self.root, "count")
+        shutil.rmtree(out, ignore_errors=True)
+        self.run(out, "--losses", self.losses, "--count", count, "--kill_rank", str(rank))
+        with open(count, encoding="utf-8") as file:
+            return self.read_losses(), len(json.load(file))
 
     def read_losses(self) -> list[Any]:
         with open(self.losses, encoding="utf-8") as file:
@@ -442,15 +437,18 @@ def trainings(options: argparse.Namespace, root: str) -> dict[str, Any]:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
     chance = random.Random(seed)
     campaign = Trainings(root, options.ranks)
-    expected, counts = campaign.undisturbed()
+    ranks = [options.rank if options.rank is not None else number % options.ranks for number in range(options.points)]
+    undisturbed = {rank: campaign.undisturbed(rank) for rank in sorted(set(ranks))}
     points: Counter[str] = Counter()
     violations = []
-    for number in range(options.points):
-        rank = options.rank if options.rank is not None else number % options.ranks
-        at = options.at or chance.randint(1, counts[rank])
-        violations += [f"seed {seed}, {text}" for text in campaign.killed(rank, at, expected)]
+    if len({json.dumps(losses) for losses, _ in undisturbed.values()}) > 1:
+        raise SystemExit("two trainings that were not disturbed have other losses")
+    for rank in ranks:
+        losses, count = undisturbed[rank]
+        at = options.at or chance.randint(1, count)
+        violations += [f"seed {seed}, {text}" for text in campaign.killed(rank, at, losses)]
         points[f"trainings, rank {rank}"] += 1
-    return {"seed": seed, "points": points, "operations": counts, "violations": violations}
+    return {"seed": seed, "points": points, "violations": violations}
 
 
 def main() -> None:

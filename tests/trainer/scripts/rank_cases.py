@@ -53,7 +53,7 @@ from transformers.utils import logging  # noqa: E402
 
 
 # Seconds after which a launch that hangs shows where and ends itself.
-PATIENCE = 280
+PATIENCE = 380
 FAILS_AT = 4
 SPACE = "No space left on device"
 
