@@ -71,8 +71,8 @@ drift: link  ## tell per edit whether it fits other releases: make drift VERSION
 upstream-tests: link  ## run upstream's Trainer tests: make upstream-tests UPSTREAM=/path/to/checkout
 	@$(PY) utils/upstream_tests.py $(if $(UPSTREAM),"$(UPSTREAM)",--help)
 
-demo: link  ## kill a training in the middle of a save, stock and patched
-	PYTHON=$(abspath $(PY)) bash examples/demo/run.sh
+demo:  ## kill a training in the middle of a save, stock and patched; sets up what it needs
+	bash examples/demo/run.sh
 
 docs-check: link  ## check the documentation pages
 	$(if $(wildcard utils/docs_check.py),$(PY) utils/docs_check.py,@echo "there is no utils/docs_check.py")

@@ -28,6 +28,7 @@ from pathlib import Path
 from apply_edits import apply_edits, upstream_bytes
 from assemble import SOURCES, our_files
 from edit_file import ROOT, EditError, read_edits
+from toctree import TABLE, ToctreeError, with_entries
 from upstream import read_pins
 
 
@@ -107,7 +108,8 @@ def export(checkout: Path, version: str | None = None) -> list[str]:
 
     Raises:
         `ExportError`: for a checkout that cannot take the series.
-        `EditError`: for an edit that does not fit. Nothing was written in either case.
+        `EditError`: for an edit that does not fit.
+        `ToctreeError`: for a table of contents that cannot take our pages. Nothing was written in any of these cases.
     """
     check_checkout(checkout, version)
     edits = read_edits()
@@ -119,6 +121,10 @@ def export(checkout: Path, version: str | None = None) -> list[str]:
     for path in modules:
         if (checkout / path).exists():
             raise ExportError(f"{checkout / path} exists already, and it is a module of ours")
+
+    # Only a part of a checkout, as in tests, comes without the table of contents.
+    table = checkout / TABLE
+    contents_table = with_entries(table.read_text(encoding="utf-8")) if table.is_file() else None
 
     git(checkout, "switch", "--quiet", "--create", BRANCH)
     subjects = []
@@ -149,11 +155,10 @@ def export(checkout: Path, version: str | None = None) -> list[str]:
         "Run with: pytest tests/trainer",
         copy_below(TESTS, checkout),
     )
-    commit(
-        "Trainer: document the transaction around checkpoints",
-        "The user's page and the protocol.",
-        copy_below(DOCS, checkout),
-    )
+    pages = copy_below(DOCS, checkout)
+    if contents_table is not None:
+        pages += write({TABLE: contents_table.encode("utf-8")})
+    commit("Trainer: document the transaction around checkpoints", "The user's pages and the protocol.", pages)
     return subjects
 
 
@@ -165,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     checkout = options.checkout.resolve()
     try:
         subjects = export(checkout, None if options.any_version else read_pins().version)
-    except (EditError, ExportError) as error:
+    except (EditError, ExportError, ToctreeError) as error:
         print(error, file=sys.stderr)
         return 1
     print(f"{checkout}: branch {BRANCH}")

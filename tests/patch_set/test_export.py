@@ -27,6 +27,7 @@ from apply_edits import NOTICE
 from assemble import DATA_FILE, our_files
 from edit_file import ROOT, EditError, read_edits
 from export import BRANCH, ExportError, export
+from toctree import TABLE, pages
 from upstream import pinned_release, read_pins
 
 from .helpers import SECONDS, run_tool
@@ -35,6 +36,14 @@ from .helpers import SECONDS, run_tool
 RELEASE = pinned_release()
 EDITS = read_edits()
 VERSION = read_pins().version
+CONTENTS = """\
+- sections:
+  - local: index
+    title: Start here
+  - local: trainer
+    title: Training
+  title: Made up
+"""
 
 
 def git(checkout: Path, *arguments: str) -> str:
@@ -57,6 +66,8 @@ def checkout(tmp_path, monkeypatch) -> Path:
             (root / "src" / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(RELEASE.root / path, root / "src" / path)
     (root / ".gitignore").write_text("*.md\n", encoding="utf-8")
+    (root / TABLE).parent.mkdir(parents=True)
+    (root / TABLE).write_text(CONTENTS, encoding="utf-8")
     shutil.copy(ROOT / "pyproject.toml", root)
     git(root, "init", "--quiet", "--initial-branch", "main")
     git(root, "add", "--all")
@@ -105,7 +116,15 @@ def test_nothing_of_the_build_goes_along(checkout):
     assert added and all(path.startswith(("src/", "tests/trainer/", "docs/source/en/")) for path in added)
     assert not any(path.endswith(("_patch_set.json", ".toml", ".pyc")) or "__pycache__" in path for path in added)
     modified = set(git(checkout, "diff", "--name-only", "--diff-filter=MD", "main", BRANCH).split())
-    assert modified == set(EDITS)
+    assert modified == {*EDITS, TABLE}
+
+
+def test_the_table_of_contents_takes_our_pages(checkout):
+    export(checkout, VERSION)
+    table = (checkout / TABLE).read_text(encoding="utf-8")
+    added = [page for page in pages(table) if page not in pages(CONTENTS)]
+    assert added and all((checkout / "docs" / "source" / "en" / f"{page}.md").is_file() for page in added)
+    assert [line for line in table.splitlines() if line in CONTENTS.splitlines()] == CONTENTS.splitlines()
 
 
 def test_ruff_accepts_what_is_exported(checkout):

@@ -212,7 +212,7 @@ def test_every_added_argument_is_documented_with_its_default():
         default = next(keyword.value.value for keyword in field.value.keywords if keyword.arg == "default")
         head = re.search(rf"^ +{field.target.id} \((.*)\):$", documentation, flags=re.MULTILINE)
         assert head, field.target.id
-        kind = ast.unparse(field.annotation).removesuffix(" | None")
+        kind = ast.unparse(field.annotation).removesuffix(" | None").removeprefix("None | ")
         endings = {str: f', defaults to `"{default}"`', float: f", defaults to {default}", type(None): ""}
         ending = endings[type(default)]
         assert head[1] == f"`{kind}`, *optional*{ending}"

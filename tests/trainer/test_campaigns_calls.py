@@ -38,24 +38,24 @@ class CallCampaignTest(CampaignTestCase):
             self.skipTest(f"meeting system calls needs {report['missing']}, which is not here")
         return report
 
-    def test_kill_at_every_25th_system_call(self):
-        report = self.calls("kill", "--stride", "25")
+    def test_kill_at_every_40th_system_call(self):
+        report = self.calls("kill", "--stride", "40")
         self.assertEqual(report["violations"], [])
-        self.assertGreater(sum(report["points"].values()), 50)
-        # The calls of every kind are met, those of native code and of other threads too.
+        self.assertGreater(sum(report["points"].values()), 30)
+        # `fsync` is called by the threads that digest, too.
         self.assertLessEqual({"fsync", "openat", "mkdir"}, set(report["calls"]))
 
     @parameterized.expand(["ENOSPC", "EIO"])
-    def test_an_error_at_every_40th_system_call(self, error):
-        report = self.calls("error", "--errors", error, "--stride", "40")
+    def test_an_error_at_every_60th_system_call(self, error):
+        report = self.calls("error", "--errors", error, "--stride", "60")
         self.assertEqual(report["violations"], [])
-        self.assertGreater(sum(report["points"].values()), 30)
+        self.assertGreater(sum(report["points"].values()), 20)
 
-    @parameterized.expand(TIDYING)
-    def test_kill_while_tidying_up(self, name):
-        report = self.calls("kill", "--level", "python", "--only", name)
+    def test_kill_while_tidying_up(self):
+        report = self.calls("kill", "--level", "python", "--only", *TIDYING)
         self.assertEqual(report["violations"], [])
-        self.assertGreater(report["points"][name], 3)
+        for name in TIDYING:
+            self.assertGreater(report["points"][name], 3, name)
 
     def test_an_error_while_tidying_up(self):
         report = self.calls("error", "--level", "python", "--errors", "EIO", "--stride", "3", "--only", *TIDYING)

@@ -58,7 +58,6 @@ class MutantTest(CampaignTestCase):
             ("delete in place",),
             ("digest not checked",),
             ("rename before manifest",),
-            ("rotation before publish",),
             ("random staging name",),
         ]
     )

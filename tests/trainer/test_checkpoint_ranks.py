@@ -20,6 +20,7 @@ killed and stopped. The tests are the verdicts on what the ranks saw and on what
 import json
 import os
 import re
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -32,6 +33,8 @@ from transformers.testing_utils import TestCasePlus
 from transformers.trainer_checkpoint.layout import STAGING_DIR
 from transformers.trainer_checkpoint.manifest import read_entries, read_head
 from transformers.trainer_checkpoint.verification import verify
+
+from .test_disk_groups import LACKING
 
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -424,6 +427,120 @@ class ElasticRestartTest(TestCasePlus):
         self.assertEqual(reports[0]["losses"], reports[0]["reference"]["losses"])
         for name in SAVED:
             assert_good(self, folder / "out" / name)
+
+
+# ---- Two nodes ----
+
+
+@pytest.fixture(scope="class")
+def nodes(request, tmp_path_factory):
+    """What the ranks on two nodes saw, as `cls.seen`. A node is a network and a mount namespace."""
+    folder = tmp_path_factory.mktemp("two-nodes")
+    for name in ("shared", "own"):
+        (folder / name).mkdir()
+    names = [f"rank{os.getpid()}{letter}" for letter in "ab"]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ends = [["netns", name, "type", "veth"] for name in names]
+        ip("link", "add", "up0", *ends[0], "peer", "name", "up1", *ends[1][:2])
+        for number, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.214.0.{number + 1}/24", "dev", f"up{number}")
+            ip("-n", name, "link", "set", f"up{number}", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        # One process waits for both, so that its end is the end of both.
+        launch = [sys.executable, str(SCRIPTS / "rank_both_nodes.py"), "--folder", str(folder), *names]
+        code, text = run_bounded(launch, environment(), BOUND)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=30)
+    if code != 0:
+        raise AssertionError(f"It ended with {code}:\n{text[-8000:]}")
+    request.cls.folder, request.cls.seen = folder, read_reports(folder, 2)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=30)
+
+
+@unittest.skipIf(LACKING is not None, f"two nodes need namespaces: {LACKING}")
+@pytest.mark.usefixtures("nodes")
+class TwoNodesTest(TestCasePlus):
+    folder: Path
+    seen: list[dict]
+
+    def of_both(self, name: str) -> list[dict]:
+        return [seen[name] for seen in self.seen]
+
+    def assert_trained(self, name: str) -> None:
+        reference = self.seen[0]["one-disk"]
+        for rank, seen in enumerate(self.of_both(name)):
+            self.assertNotIn("error", seen, f"rank {rank}: {seen.get('text')}")
+            self.assertEqual((seen["step"], seen["weights"]), (6, reference["weights"]), f"rank {rank}")
+        self.assertEqual(self.seen[0][name]["losses"], reference["losses"])
+
+    def assert_saved(self, name: str, parts: list, files: list[set[str]], left: list[str] = SAVED) -> None:
+        for rank, seen in enumerate(self.of_both(name)):
+            self.assertEqual(seen["left"], left, f"rank {rank}")
+            for checkpoint, found in seen["checkpoints"].items():
+                self.assertEqual(found["problems"], [], checkpoint)
+                self.assertEqual(found["part"], parts[rank], checkpoint)
+                self.assertLessEqual(files[rank], set(found["files"]), checkpoint)
+
+    def heard(self, name: str) -> str:
+        return "\n".join(line for seen in self.of_both(name) for line in seen["heard"])
+
+    def test_one_disk(self):
+        both = {"model.safetensors", "optimizer.pt", "trainer_state.json", "rng_state_0.pth", "rng_state_1.pth"}
+        self.assert_trained("one-disk")
+        self.assert_saved("one-disk", [None, None], [both, both])
+        self.assertNotIn("run directory", self.heard("one-disk"))
+
+    def test_one_disk_resumes(self):
+        self.assert_trained("one-disk-resumed")
+        for seen in self.of_both("one-disk-resumed"):
+            self.assertTrue(seen["from"].endswith("checkpoint-4"))
+
+    def test_one_disk_and_each_node_wants_to_save(self):
+        """One writer, and a word about the argument."""
+        both = {"model.safetensors", "optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"}
+        self.assert_trained("one-disk-each-node-saves")
+        self.assert_saved("one-disk-each-node-saves", [None, None], [both, both])
+        self.assertIn("`save_on_each_node` is set", self.heard("one-disk-each-node-saves"))
+
+    def test_own_disks(self):
+        """Said at the first save: the second node's disk holds only what its rank wrote, and cannot be resumed from."""
+        self.assert_trained("own-disks")
+        whole = {"model.safetensors", "optimizer.pt", "rng_state_0.pth"}
+        self.assert_saved("own-disks", [[0, 2, [0]], [1, 2, [1]]], [whole, {"rng_state_1.pth"}])
+        self.assertNotIn("model.safetensors", self.seen[1]["own-disks"]["checkpoints"]["checkpoint-6"]["files"])
+        self.assertIn("do not share the run directory", self.heard("own-disks"))
+        self.assertEqual(self.heard("own-disks").count("do not share the run directory"), 1)
+
+    def test_own_disks_do_not_resume_and_all_ranks_say_the_same(self):
+        first, second = self.of_both("own-disks-resumed")
+        for seen in (first, second):
+            self.assertEqual(seen.get("error", [None])[0], "CheckpointResumeError", seen)
+        self.assertEqual(first["text"], second["text"])
+
+    def test_own_disks_and_each_node_saves(self):
+        self.assert_trained("own-disks-each-node-saves")
+        common = {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"}
+        files = [common | {"rng_state_0.pth"}, common | {"rng_state_1.pth"}]
+        self.assert_saved("own-disks-each-node-saves", [[0, 2, [0]], [1, 2, [1]]], files)
+        self.assertNotIn("do not share", self.heard("own-disks-each-node-saves"))
+
+    def test_own_disks_resume_from_the_newest_that_is_on_both(self):
+        name = "own-disks-resumed-from-the-newest-on-both"
+        self.assert_trained(name)
+        for seen in self.of_both(name):
+            self.assertTrue(seen["from"].endswith("checkpoint-4"), seen["from"])
+
+    def test_a_rank_that_fails_on_one_disk_leaves_nothing_on_either(self):
+        for failing in (0, 1):
+            name = f"own-disks-failing-{failing}"
+            self.assert_trained(name)
+            self.assert_saved(name, [[0, 2, [0]], [1, 2, [1]]], [set(), set()], WITHOUT_4)
 
 
 def test_every_writer_and_every_point_has_its_case():

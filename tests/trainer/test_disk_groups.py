@@ -254,6 +254,11 @@ class WarningsTest(unittest.TestCase):
             ),
             ("fsdp", {"save_on_each_node": True, "sharded": "fsdp"}, r"`\.metadata`.*rank\(s\) 2-3 cannot resume"),
             (
+                "fsdp_full",
+                {"save_on_each_node": True, "sharded": "fsdp full"},
+                r"full state dicts.*rank\(s\) 2-3 cannot resume",
+            ),
+            (
                 "deepspeed",
                 {"save_on_each_node": True, "sharded": "deepspeed"},
                 r"DeepSpeed.*rank\(s\) 2-3 cannot resume.*use_node_local_storage",

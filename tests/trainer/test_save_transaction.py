@@ -235,6 +235,14 @@ class TargetTest(SaveTestCase):
         (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
         self.assertEqual(read_files(self.path(kept)), {"plots/loss.svg": b"<svg/>"})
 
+    def test_a_pinned_checkpoint_is_kept(self):
+        save(self.out, 20, content("old", 20))
+        Path(self.path("checkpoint-20", KEEP_NAME)).touch()
+        save(self.out, 20, content("new", 20))
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("new", 20))
+        (kept,) = [name for name in os.listdir(self.out) if name.startswith("checkpoint-20.replaced-")]
+        self.assertEqual(read_files(self.path(kept)), content("old", 20) | {KEEP_NAME: b""})
+
     def test_a_checkpoint_that_cannot_be_read_is_kept(self):
         save(self.out, 20, content("old", 20))
         Path(self.path("checkpoint-20", "checkpoint-manifest.json")).write_text("{torn", encoding="utf-8")
@@ -297,17 +305,15 @@ class InPlaceTest(SaveTestCase):
 
     @parameterized.expand([("ENOSYS", 38), ("EOPNOTSUPP", 95), ("EXDEV", 18), ("EPERM", 1)])
     def test_a_mount_without_rename_is_found_out_before_the_first_save(self, _, code):
-        real = os.rename
-
         def rename(source, target, **kwargs):
-            if os.path.isdir(source):
-                raise OSError(code, os.strerror(code), source)
-            real(source, target, **kwargs)
+            raise OSError(code, os.strerror(code), source)
 
-        with mock.patch.object(os, "rename", rename):
-            opened = self.open_transaction()
+        said = []
+        with mock.patch.object(os, "rename", rename), mock.patch.object(os, "replace", rename):
+            opened = self.open_transaction(tell=said.append)
             self.assertEqual(opened.writing, self.path("checkpoint-20"))
             self.assertIn("cannot be renamed", opened.in_place)
+            self.assertRegex(" ".join(said), f"{self.out} are written in place, behind the file {SENTINEL_NAME}")
             write_files(opened.writing, content("a", 20))
             opened.commit()
         self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())

@@ -106,6 +106,34 @@ def _failed_in_a_file(error: BaseException) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def writing_weights_off_rank_0(trainer: "Trainer") -> Generator[None, None, None]:
+    """Have this rank, which saves on a disk that rank 0 does not see, save the weights too.
+
+    `save_pretrained` writes them on global rank 0 only, whoever asks, and the other disks would hold checkpoints
+    without a model. Called for a block by one rank of such a disk. Nothing happens where this rank may not have all
+    weights: with FSDP, DeepSpeed, and a model that was sharded when it was loaded.
+
+    Args:
+        trainer ([`Trainer`]):
+            The Trainer that saves.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    has_part = (
+        trainer.is_fsdp_enabled
+        or trainer.is_deepspeed_enabled
+        or getattr(trainer, "is_distributed_loading_by_transformers", False)
+    )
+    if has_part or not hasattr(model, "should_save_on_this_rank"):
+        yield
+        return
+    model.should_save_on_this_rank = lambda is_main_process: is_main_process
+    try:
+        yield
+    finally:
+        model.__dict__.pop("should_save_on_this_rank", None)
+
+
 # ---- DeepSpeed ----
 
 
@@ -214,7 +242,7 @@ def setup(trainer: "Trainer") -> dict[str, Any]:
         node_local = bool(config.get("checkpoint", {}).get("use_node_local_storage", False))
     elif trainer.is_fsdp_enabled:
         plugin: Any = trainer.accelerator.state.fsdp_plugin
-        sharded = "fsdp" if "SHARDED_STATE_DICT" in str(plugin.state_dict_type) else None
+        sharded = "fsdp full" if "FULL_STATE_DICT" in str(plugin.state_dict_type) else "fsdp"
     return {
         "save_on_each_node": trainer.args.save_on_each_node,
         "sharded": sharded,

@@ -464,7 +464,14 @@ def is_loaded(name: str) -> bool:
 def _directories(run_dir: str | os.PathLike, prefix: str) -> list[os.DirEntry]:
     """The entries `<prefix>-<digits>` of `run_dir` that are directories, or links to some."""
     with scan(run_dir) as entries:
-        return [entry for entry in entries if _step(entry.name, prefix) is not None and entry.is_dir()]
+        return [entry for entry in entries if _step(entry.name, prefix) is not None and _is_directory(entry)]
+
+
+def _is_directory(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself; what cannot be told apart from a directory is looked at more closely later
+        return not entry.is_symlink()
 
 
 def note_of_name(name: str, head: Head) -> str | None:

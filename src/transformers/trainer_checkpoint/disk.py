@@ -119,20 +119,27 @@ def make_directories(path: str | os.PathLike, *, durable: bool) -> None:
 def write_whole(path: str | os.PathLike, data: bytes, *, durable: bool) -> None:
     """Put a small file in place whole: afterwards `path` holds `data`, or after an error or a kill what it held.
 
-    With `durable` the content is flushed; the name is not (flush the directory when all names are there).
+    With `durable` the content is flushed; the name is not (flush the directory when all names are there). Where files
+    cannot be renamed at all (object-store mounts) it is written where it belongs, and a kill can leave a part of it.
     """
     temporary = f"{os.fspath(path)}{TEMPORARY_SUFFIX}"
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                flush_descriptor(file.fileno(), temporary)
+        _write(temporary, data, durable)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise
+        if not isinstance(error, OSError) or error.errno not in RENAME_IMPOSSIBLE:
+            raise
+        _write(path, data, durable)
+
+
+def _write(path: str | os.PathLike, data: bytes, durable: bool) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            flush_descriptor(file.fileno(), path)
 
 
 # ---- Rename and swap ----

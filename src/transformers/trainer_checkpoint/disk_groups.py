@@ -292,7 +292,8 @@ def warnings_for(
         save_on_each_node (`bool`):
             The training argument of that name.
         sharded (`str`, *optional*):
-            `"fsdp"` if FSDP saves sharded state, `"deepspeed"` if DeepSpeed's engine writes the checkpoint.
+            `"fsdp"` if FSDP saves sharded state, `"fsdp full"` if it gathers it on rank 0, `"deepspeed"` if DeepSpeed's
+            engine writes the checkpoint.
         node_local_storage (`bool`, *optional*, defaults to `False`):
             DeepSpeed's option `checkpoint.use_node_local_storage`.
     """
@@ -341,7 +342,12 @@ def _of_separate_disks(
         return [
             f"{apart} FSDP's sharded checkpoints have their index (`.metadata`) on the disk of rank 0 only and each "
             f"rank's shards on its own, so {others} cannot resume from them until somebody copies the files together. "
-            "Use a directory that all nodes share, or a full state dict."
+            "Use a directory that all nodes share."
+        ]
+    if sharded == "fsdp full":
+        return [
+            f"{apart} FSDP's full state dicts are written to the disk of rank 0 only, so {others} cannot resume from "
+            "these checkpoints until somebody copies the files together. Use a directory that all nodes share."
         ]
     if sharded == "deepspeed" and not node_local:
         return [

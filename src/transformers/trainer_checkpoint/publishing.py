@@ -33,6 +33,7 @@ from ..utils import logging
 from . import disk, owner
 from .errors import ManifestError
 from .layout import (
+    KEEP_NAME,
     MANIFEST_NAME,
     TEMPORARY_SUFFIX,
     TRAINER_STATE_NAME,
@@ -135,6 +136,8 @@ def why_to_keep(path: str) -> str | None:
     names = os.listdir(path)
     if not names:
         return None
+    if KEEP_NAME in names:
+        return f"is pinned by its file {KEEP_NAME}"
     try:
         if read_head(path) is not None:
             return None

@@ -443,7 +443,8 @@ class TrainerCheckpoints:
         """With `save_on_each_node` on a disk that nodes share, let one of them write what is common to all.
 
         `should_save` follows the argument, which is therefore unset for the length of the save, also in the
-        `training_args.bin` that is saved, on the ranks that would overwrite another node's files.
+        `training_args.bin` that is saved, on the ranks that would overwrite another node's files. On another disk the
+        one that writes gets to write all of it.
         """
         args = self.trainer.args
         assert run.groups is not None
@@ -453,6 +454,10 @@ class TrainerCheckpoints:
         )
         if too_many:
             args.save_on_each_node = False
+        elif args.save_on_each_node and args.should_save and rank != 0:
+            with backends.writing_weights_off_rank_0(self.trainer):
+                yield
+            return
         try:
             yield
         finally:

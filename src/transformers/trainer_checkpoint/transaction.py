@@ -107,6 +107,7 @@ class RunDirectory:
         self.groups: DiskGroups | None = None
         self._setup: dict[str, Any] = dict(setup or {"save_on_each_node": False})
         self._warned_of_setup = False
+        self.said_in_place = False
         self._rename_problem: str | None = None
         self._claimed = False
 
@@ -331,6 +332,7 @@ class SaveTransaction:
         problem = next((reply["rename_problem"] for reply in told if reply["rename_problem"]), None)
         if problem and not self.in_place:
             self.in_place = f"directories in {self.run.path} cannot be renamed ({problem})"
+        self._say_in_place()
         self._warn_of_space(told)
         with self._kept("making the directory to write into"):
             if self.run.is_publisher():
@@ -338,6 +340,15 @@ class SaveTransaction:
         self._vote("ready", {})
         with self._kept("making the directory to write into"):
             disk.make_directories(self.writing, durable=False)
+
+    def _say_in_place(self) -> None:
+        if self.in_place and not self.run.said_in_place:
+            self.run.said_in_place = True
+            self._tell(
+                f"Checkpoints in {self.run.path} are written in place, behind the file {SENTINEL_NAME}: {self.in_place}. "
+                "A kill while saving leaves a directory that resuming passes over; saving a step again replaces the "
+                "older checkpoint of that step before the new one is complete."
+            )
 
     def _warn_of_space(self, told: list[dict[str, Any]]) -> None:
         for reply in told:

@@ -78,15 +78,15 @@ def jobs(scale: float) -> list[Job]:
         """Every n-th point, where `most` is the part of all that the full run takes."""
         return str(max(1, round(1 / (most * scale))))
 
-    minutes = str(round(max(0.5, 15 * scale), 1))
+    minutes = str(round(max(0.5, 10 * scale), 1))
     found = [
         Job("soak", "soak, 4 processes", ("soak.py", "--ranks", "4", "--minutes", minutes)),
         Job("soak", "soak, 2 processes", ("soak.py", "--ranks", "2", "--minutes", minutes)),
     ]
     for fs in FILE_SYSTEMS:
-        # Each part records another run of the workload.
+        # Each part records a run of the workload of its own. From half the full run on it is 1,000 states.
         for part in range(4 if scale >= 0.5 else 1):
-            states = str(max(30, round((250 if scale >= 0.5 else 1000) * min(scale, 1))))
+            states = str(250 if scale >= 0.5 else max(30, round(1000 * scale)))
             found.append(
                 Job("power", f"power cut, {fs}", ("power_cut.py", "--fs", fs, "--states", states, "--seed", str(part)))
             )
@@ -95,9 +95,9 @@ def jobs(scale: float) -> list[Job]:
         Job("ranks", "error, ranks", ("rank_campaign.py", "error", "--stride", stride(0.25))),
         Job("ranks", "kill, ranks", ("rank_campaign.py", "kill", "--stride", stride(1))),
         Job("ranks", "kill, ranks", ("rank_campaign.py", "kill", "--ranks", "3", "--stride", stride(0.25))),
-        Job("nodes", "nodes", ("node_campaign.py", "--stride", stride(0.5))),
+        Job("nodes", "nodes", ("node_campaign.py", "--stride", stride(0.25))),
         Job("calls", "kill, system calls", ("syscall_campaign.py", "kill", "--stride", stride(1))),
-        Job("calls", "error, system calls", ("syscall_campaign.py", "error", "--stride", stride(0.25))),
+        Job("calls", "error, system calls", ("syscall_campaign.py", "error", "--stride", stride(0.15))),
     ]
     for name in ("ENOSPC", "EIO", "EACCES", "EROFS"):
         row = "error, file operations"
@@ -111,7 +111,7 @@ def jobs(scale: float) -> list[Job]:
             "kill, file operations",
             ("syscall_campaign.py", "kill", "--level", "python", "--stride", stride(1), "--only", *TIDYING),
         ),
-        Job("trainings", "kill, trainings", ("rank_campaign.py", "trainings", "--points", str(round(2 + 20 * scale)))),
+        Job("trainings", "kill, trainings", ("rank_campaign.py", "trainings", "--points", str(round(2 + 10 * scale)))),
     ]
     for fs in FILE_SYSTEMS:
         command = ("power_cut.py", "--fs", fs, "--states", "30", "--seed", "0", "--durability", "process")

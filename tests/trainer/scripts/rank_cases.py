@@ -46,7 +46,7 @@ from tiny_training import leave, losses, tiny_trainer  # noqa: E402
 
 from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402
 from transformers.trainer_callback import ExportableState  # noqa: E402
-from transformers.trainer_checkpoint import publishing, transaction  # noqa: E402
+from transformers.trainer_checkpoint import disk, publishing, transaction  # noqa: E402
 from transformers.trainer_checkpoint.transaction import RunDirectory, SaveTransaction  # noqa: E402
 from transformers.trainer_utils import HPSearchBackend  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -207,9 +207,10 @@ class Fault:
             return [mock.patch.object(torch, "save", _refusing(torch.save, self))]
         if self.writer == "trainer state":
             return [mock.patch.object(TrainerState, "save_to_json", self._at_step(TrainerState.save_to_json))]
+        if self.writer == "path":
+            return [mock.patch.object(disk, "make_directories", self._for_step(disk.make_directories))]
         points = {
             "open": (RunDirectory, "prepare"),
-            "path": (SaveTransaction, "_make_path"),
             "look": (SaveTransaction, "_names"),
             "flush": (SaveTransaction, "_flush"),
             "seal": (transaction, "write_manifest"),
@@ -219,6 +220,14 @@ class Fault:
             return []
         where, name = points[self.writer]
         return [mock.patch.object(where, name, self._at_step(getattr(where, name)))]
+
+    def _for_step(self, real: Callable) -> Callable:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if os.path.basename(path) == f"checkpoint-{FAILS_AT}":
+                raise self.error()
+            return real(path, *args, **kwargs)
+
+        return call
 
     def _at_step(self, real: Callable) -> Callable:
         def call(*args: Any, **kwargs: Any) -> Any:
