@@ -16,12 +16,12 @@ The page on the proof, out of the JSON of one run of `make prove`: every number 
 
     python utils/prove_report.py                            docs/proof.json to docs/source/en/trainer_checkpoint_proof.md
     python utils/prove_report.py --json build/proof.json    keep the results of a new run, and make the page
+    python utils/prove_report.py --json a.json b.json       the same of several runs: a row is that of the last one
     python utils/prove_report.py --check                    status 1 if the page is not what the results make it
 """
 
 import argparse
 import json
-import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -72,6 +72,25 @@ FOUND = (
 )
 
 
+def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One run out of several: each row of the table as the last run that has it made it, and what they took in all."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        mine: dict[str, list[dict[str, Any]]] = {}
+        for result in run["results"]:
+            mine.setdefault(result["row"], []).append({"scale": run["scale"], **result})
+        rows |= mine
+    results = [result for row in sorted(rows, key=place) for result in rows[row]]
+    minutes = round(sum(run["minutes"] for run in runs), 1)
+    return {**runs[-1], "minutes": minutes, "results": results}
+
+
+def place(row: str) -> tuple[int, str]:
+    """Where a row stands in the table."""
+    names = list(ROWS)
+    return (names.index(row) if row in names else len(names), row)
+
+
 def total(results: list[dict[str, Any]], *starts: str) -> int:
     return sum(
         result.get("points", 0) for result in results if result["row"].startswith(starts) and not result["finds"]
@@ -92,16 +111,18 @@ def outcome(results: list[dict[str, Any]]) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| campaign | at each point | must hold, too | points | rules broken |", "|---|---|---|---|---|"]
+    header = "| campaign | at each point | must hold, too | part of the full run | points | rules broken |"
+    lines = [header, "|---|---|---|---|---|---|"]
     for row in dict.fromkeys(result["row"] for result in results):
         mine = [result for result in results if result["row"] == row]
         what, rule = ROWS.get(row, ("", ""))
         if row.startswith("power cut without"):
-            what, rule = "the same with `save_durability=\"process\"`", "shows that the campaign can fail"
+            what, rule = 'the same with `save_durability="process"`', "shows that the campaign can fail"
         elif row.startswith("power cut"):
             what, rule = "the disk as a power cut leaves it, unflushed writes dropped", "what was announced is there"
         points = sum(result.get("points", 0) for result in mine)
-        lines.append(f"| {row} | {what} | {rule} | {points:,} | {outcome(mine)} |")
+        part = f"{min(result['scale'] for result in mine):.0%}"
+        lines.append(f"| {row} | {what} | {rule} | {part} | {points:,} | {outcome(mine)} |")
     return lines
 
 
@@ -136,7 +157,10 @@ def page(proof: dict[str, Any]) -> str:
     kills, errors = total(results, "kill"), total(results, "error")
     broken = sum(len(result.get("violations", [])) for result in results if not result["finds"])
     versions = ", ".join(f"{name} {version}" for name, version in proof["versions"].items())
-    share = "the full run" if proof["scale"] == 1 else f"a run with {proof['scale']:.0%} of the full one's points"
+    scales = sorted({result["scale"] for result in results})
+    share = "the full run" if scales == [1] else f"a run with {scales[0]:.0%} of the full one's points"
+    if len(scales) > 1:
+        share = f"a run with {scales[0]:.0%} to {scales[-1]:.0%} of the full one's points"
     lines = [
         LICENCE,
         "<!-- Made by utils/prove_report.py. Change that, or run `make prove`, and not this page. -->",
@@ -195,20 +219,22 @@ def page(proof: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=RESULTS, help="results of `make prove`")
+    parser.add_argument("--json", type=Path, nargs="+", default=[RESULTS], help="results of `make prove`")
     parser.add_argument("--check", action="store_true", help="only compare")
     options = parser.parse_args()
-    if not options.json.exists():
-        print(f"{options.json} is not there. Run `make prove` first, or give --json its results.", file=sys.stderr)
+    gone = [path for path in options.json if not path.exists()]
+    if gone:
+        print(f"{gone[0]} is not there. Run `make prove` first, or give --json its results.", file=sys.stderr)
         return 1
-    text = page(json.loads(options.json.read_text(encoding="utf-8")))
+    proof = merged([json.loads(path.read_text(encoding="utf-8")) for path in options.json])
+    text = page(proof)
     if options.check:
         if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print(f"{PAGE} is not what {options.json} makes it: run utils/prove_report.py", file=sys.stderr)
+            print(f"{PAGE} is not what {options.json[0]} makes it: run utils/prove_report.py", file=sys.stderr)
             return 1
         return 0
-    if options.json.resolve() != RESULTS:
-        shutil.copyfile(options.json, RESULTS)
+    if options.json != [RESULTS]:
+        RESULTS.write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(text, encoding="utf-8")
     return 0
 

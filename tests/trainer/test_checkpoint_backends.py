@@ -21,7 +21,9 @@ import glob
 import os
 import shutil
 import sys
+import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +31,7 @@ from filelock import FileLock
 from parameterized import parameterized, parameterized_class
 
 from transformers.testing_utils import TestCasePlus
+from transformers.trainer_checkpoint.backends import blame, staying_in_step
 from transformers.trainer_checkpoint.board import FOREIGN_FAILURE_EXIT_CODE
 from transformers.trainer_checkpoint.layout import STAGING_DIR
 from transformers.trainer_checkpoint.verification import verify
@@ -42,10 +45,8 @@ from rank_cases import SPACE, digest_tree  # noqa: E402
 from rank_launch import Launch, environment, read_reports, run_bounded, torchrun  # noqa: E402
 
 
-pytestmark = pytest.mark.slow
-
 # Seconds within which a launch ends. Patience for a late rank is 600 s and the timeout of a collective 1,800 s.
-BOUND = 300
+BOUND = 500
 # Seconds for DeepSpeed's own operation to be compiled, once.
 COMPILING = 600
 EXTENSIONS = Path(__file__).parents[2] / "build" / "torch_extensions"
@@ -128,6 +129,7 @@ def backend_launch(request, tmp_path_factory):
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @parameterized_class(("backend", "device"), [(backend, device) for device in ("cpu", "cuda") for backend in BACKENDS])
 @pytest.mark.usefixtures("backend_launch")
 class BackendTest(TestCasePlus):
@@ -234,6 +236,7 @@ class BackendTest(TestCasePlus):
                 self.assertEqual([line for line in seen["heard"] if STAGING_DIR in line], [], name)
 
 
+@pytest.mark.slow
 class ForeignCollectiveTest(TestCasePlus):
     """A rank fails while the others are inside a collective of another library, where nothing can wake them."""
 
@@ -260,6 +263,123 @@ class ForeignCollectiveTest(TestCasePlus):
         self.assertEqual(verify(str(run / "checkpoint-2"), level="full").problems, ())
 
 
+class BlameTest(unittest.TestCase):
+    """Which errors leave the others waiting, told from where they come from."""
+
+    def trainer(self, **kind) -> SimpleNamespace:
+        kinds = {"is_fsdp_enabled": False, "is_deepspeed_enabled": False} | kind
+        return SimpleNamespace(args=SimpleNamespace(process_index=1), **kinds)
+
+    def raised_by(self, module: str, code: str) -> BaseException:
+        """The error that `code` raises as a function of `module`."""
+        namespace = {"__name__": module, "torch": torch}
+        exec(f"def work():\n    {code}", namespace)
+        try:
+            namespace["work"]()
+        except Exception as error:  # `assertRaises` would take the traceback away
+            return error
+        self.fail("nothing was raised")
+
+    @parameterized.expand(
+        [
+            ("accelerates_file", "accelerate.utils.fsdp_utils", "torch.save({}, '/')", "save_fsdp_model", False),
+            (
+                "the_trainers_file",
+                "transformers.trainer",
+                "torch.save({}, '/')",
+                "_save_optimizer_and_scheduler",
+                False,
+            ),
+            ("a_users_file", "users_override", "torch.save({}, '/')", "_save_optimizer_and_scheduler", True),
+            ("accelerates_gathering", "accelerate.utils.fsdp_utils", "1 / 0", "save_fsdp_model", True),
+            ("an_override", "users_override", "1 / 0", "saving", True),
+            ("a_writer_without_collectives", "users_override", "1 / 0", "_save_rng_state", False),
+        ]
+    )
+    def test_fsdp(self, _, module, code, writer, waiting):
+        error = self.raised_by(module, code)
+        found = blame(self.trainer(is_fsdp_enabled=True), writer, error)
+        self.assertEqual((found.leaves_others_waiting, found.cause), (waiting, error))
+        # With plain DDP nobody waits for anybody while a checkpoint is written.
+        self.assertFalse(blame(self.trainer(), writer, error).leaves_others_waiting)
+
+    def test_a_model_that_was_sharded_when_it_was_loaded_is_gathered_in_save(self):
+        trainer = self.trainer(is_distributed_loading_by_transformers=True)
+        self.assertTrue(blame(trainer, "_save", ValueError()).leaves_others_waiting)
+        self.assertFalse(blame(self.trainer(is_fsdp_enabled=True), "_save", ValueError()).leaves_others_waiting)
+
+    def test_an_error_that_torch_has_told_every_rank(self):
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        own, others = OSError(28, SPACE), OSError(5, "Input/output error")
+        found = blame(self.trainer(is_fsdp_enabled=True), "saving", CheckpointException("", {1: (own, None)}))
+        self.assertEqual((found.cause, found.leaves_others_waiting, found.told_by_another), (own, False, False))
+        found = blame(self.trainer(is_fsdp_enabled=True), "saving", CheckpointException("", {0: (others, None)}))
+        self.assertEqual((found.cause, found.leaves_others_waiting, found.told_by_another), (others, False, True))
+
+
+class DeepSpeedEngineTest(unittest.TestCase):
+    """What is put around DeepSpeed's engine for the length of a save, with a stand-in for it."""
+
+    def engine(self, decoupled: bool, done: list[str]) -> SimpleNamespace:
+        writer = SimpleNamespace(
+            is_decoupled=lambda: decoupled,
+            save=lambda state_dict, path: done.append(f"save {path}"),
+            commit=lambda info: done.append("commit"),
+        )
+        engine = SimpleNamespace(checkpoint_engine=writer)
+
+        def save_checkpoint(path: str) -> None:
+            engine.checkpoint_engine.save({}, os.path.join(path, "zero.pt"))
+            if not decoupled:
+                engine.checkpoint_engine.commit(None)
+
+        engine.save_checkpoint = save_checkpoint
+        engine._commit_decoupled_checkpoint = lambda: done.append("wait for its process")
+        return engine
+
+    def staying(self, engine: SimpleNamespace, alone: bool = False):
+        self.kept, self.accounts = [], []
+        transaction = SimpleNamespace(
+            ranks=SimpleNamespace(alone=alone),
+            writing="/out/_staging/checkpoint-4",
+            keep=lambda what, error: self.kept.append((what, error)),
+            account_for=self.accounts.append,
+        )
+        return staying_in_step(SimpleNamespace(is_deepspeed_enabled=True, deepspeed=engine), transaction)
+
+    def test_a_process_that_writes_for_the_engine_is_waited_for(self):
+        """Otherwise it writes on into a directory that has been renamed."""
+        for decoupled, expected in ((True, "wait for its process"), (False, "commit")):
+            done: list[str] = []
+            engine = self.engine(decoupled, done)
+            before = engine.checkpoint_engine
+            with self.staying(engine):
+                engine.save_checkpoint("/out/_staging/checkpoint-4")
+            self.assertEqual(done, ["save /out/_staging/checkpoint-4/zero.pt", expected])
+            self.assertEqual(self.accounts, ["zero.pt"])
+            self.assertEqual(self.kept, [])
+            self.assertIs(engine.checkpoint_engine, before)
+
+    def test_an_error_is_kept_and_alone_it_is_raised(self):
+        error = OSError(28, SPACE)
+
+        def broken(state_dict, path):
+            raise error
+
+        for alone in (False, True):
+            engine = self.engine(False, [])
+            engine.checkpoint_engine.save = broken
+            with self.staying(engine, alone):
+                if alone:
+                    with self.assertRaises(OSError):
+                        engine.save_checkpoint("/out/_staging/checkpoint-4")
+                else:
+                    engine.save_checkpoint("/out/_staging/checkpoint-4")
+            self.assertEqual(self.kept, [] if alone else [("DeepSpeed's zero.pt", error)])
+
+
+@pytest.mark.slow
 class SupervisedFineTuningTest(TestCasePlus):
     """TRL's SFTTrainer overrides `_save_checkpoint`, for the model card."""
 

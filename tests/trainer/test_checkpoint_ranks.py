@@ -40,7 +40,7 @@ from .test_disk_groups import LACKING
 SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from rank_cases import EVERYWHERE, RANK_0, SPACE, all_cases, digest_tree, fault_cases  # noqa: E402
+from rank_cases import EVERYWHERE, RANK_0, RESUMED, SPACE, all_cases, digest_tree, fault_cases  # noqa: E402
 from rank_launch import Launch, environment, read_reports, run_bounded, torchrun  # noqa: E402
 from rank_losses import LOSSES, POINTS  # noqa: E402
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 # Seconds within which a launch with all its failing ranks ends. Patience for a late rank is 600 s and the timeout of a
 # collective 1,800 s, so nobody has waited for either.
-BOUND = 400
+BOUND = 500
 SAVED = ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 WITHOUT_4 = ["checkpoint-2", "checkpoint-6"]
 
@@ -209,7 +209,9 @@ class SlowAndFailingRanksTest(RanksTestCase):
                 self.assertFalse((self.folder / name / STAGING_DIR).exists())
 
     def test_after_an_error_the_run_resumes_from_the_previous_one_and_the_next_save_works(self):
-        for name in self.fault_names("raise-"):
+        names = [name for name in self.fault_names("raise-") if name.split("-")[1] in RESUMED]
+        self.assertGreater(len(names), 3)
+        for name in names:
             with self.subTest(name):
                 self.assert_trained_like_reference([seen["again"] for seen in self.of_all(name)])
                 self.assertEqual(sorted(os.listdir(self.folder / name)), SAVED)

@@ -421,6 +421,18 @@ class WithoutResumingTest(ResumeTestCase):
             self.assertIn(part, self.heard[0])
 
 
+def failing_with(error: BaseException) -> type[Trainer]:
+    """A Trainer that cannot load the newest checkpoint's optimizer."""
+
+    class Failing(Trainer):
+        def _load_optimizer_and_scheduler(self, checkpoint):
+            if checkpoint.endswith("-9"):
+                raise error
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    return Failing
+
+
 class LoadingFailsTest(ResumeTestCase):
     def write(self, step: int, file: str, content) -> None:
         torch.save(content, self.path(f"checkpoint-{step}", file))
@@ -433,6 +445,15 @@ class LoadingFailsTest(ResumeTestCase):
             trainer.train(resume_from_checkpoint=True)
         self.assertNotIsInstance(caught.exception, CheckpointResumeError)
         self.assertEqual(self.steps.events, [])
+
+    def test_an_error_goes_up_unchanged(self):
+        """Also where an older checkpoint would load."""
+        self.a_run()
+        error = OSError(5, "no luck")
+        with self.assertRaises(OSError) as caught:
+            self.resume(cls=failing_with(error))
+        self.assertIs(caught.exception, error)
+        self.assertEqual((self.steps.events, self.heard), ([], []))
 
     def test_an_unverified_one_is_set_aside(self):
         self.a_run(manifests=False)
@@ -528,19 +549,15 @@ class LoadingFailsTest(ResumeTestCase):
 
     def test_a_keyboard_interrupt_is_not_kept(self):
         self.a_run(manifests=False)
-        with (
-            mock.patch("torch.optim.Optimizer.load_state_dict", side_effect=KeyboardInterrupt),
-            self.assertRaises(KeyboardInterrupt),
-        ):
-            self.resume()
+        with self.assertRaises(KeyboardInterrupt):
+            self.resume(cls=failing_with(KeyboardInterrupt()))
+        self.assertEqual(self.heard, [])
 
     def test_too_little_memory_is_nobodys_fault(self):
         self.a_run(manifests=False)
-        with (
-            mock.patch("torch.optim.Optimizer.load_state_dict", side_effect=MemoryError),
-            self.assertRaises(MemoryError),
-        ):
-            self.resume()
+        with self.assertRaises(MemoryError) as caught:
+            self.resume(cls=failing_with(MemoryError()))
+        self.assertIn("checkpoint-9 failed", "".join(caught.exception.__notes__))
         self.assertNotIn("Passed over", "\n".join(self.heard))
 
     def test_the_batch_size_finder_starts_from_the_checkpoint_again(self):

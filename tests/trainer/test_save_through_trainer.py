@@ -13,9 +13,12 @@
 # limitations under the License.
 """One process: what a real training, its callbacks, its subclasses and its logs see of the transaction."""
 
+import copy
+import gc
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -75,6 +78,10 @@ class SeenBySave(TrainerCallback):
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         names = sorted(os.listdir(path)) if os.path.isdir(path) else None
         self.seen.append((state.global_step, names, state.best_model_checkpoint))
+
+
+def _is_link(descriptor: str) -> bool:
+    return os.path.islink(f"/proc/self/fd/{descriptor}")
 
 
 class TrainerTestCase(TestCasePlus):
@@ -332,7 +339,93 @@ class SubclassTest(TrainerTestCase):
         self.assertEqual(read_head(self.path("checkpoint-2")).sealing, 2)
 
 
+class CallbackTest(TrainerTestCase):
+    """What `on_save` callbacks do to the checkpoint that was just announced."""
+
+    def train_with(self, change, **arguments) -> None:
+        class Changing(TrainerCallback):
+            def on_save(self, args, state, control, **kwargs):
+                change(os.path.join(args.output_dir, f"checkpoint-{state.global_step}"))
+
+        tiny_trainer(self.out, max_steps=4, callbacks=[Changing()], **arguments).train()
+
+    @parameterized.expand(["full", "process"])
+    def test_moved_away_or_deleted(self, durability):
+        self.train_with(lambda path: os.rename(path, path + "-uploaded"), save_durability=durability)
+        self.assertEqual(checkpoints(self.out), ["checkpoint-2-uploaded", "checkpoint-4-uploaded"])
+        self.train_with(shutil.rmtree, save_durability=durability)
+        self.assertEqual(checkpoints(self.out), ["checkpoint-2-uploaded", "checkpoint-4-uploaded"])
+
+    def test_replaced_by_a_file(self):
+        def replace(path: str) -> None:
+            shutil.rmtree(path)
+            Path(path).touch()
+
+        self.train_with(replace)
+        self.assertTrue(os.path.isfile(self.path("checkpoint-4")))
+
+    def test_half_written_and_failed(self):
+        def cut(path: str) -> None:
+            if path.endswith("-4"):
+                os.truncate(os.path.join(path, "model.safetensors"), 500)
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.train_with(cut)
+        self.assertEqual(get_last_checkpoint(self.out), self.path("checkpoint-2"))
+
+    def test_an_error_of_a_callback_is_its_own(self):
+        def fail(path: str) -> None:
+            shutil.rmtree(path)
+            raise ValueError("of the callback")
+
+        with self.assertRaisesRegex(ValueError, "of the callback"):
+            self.train_with(fail)
+
+    def test_a_link_out_of_the_checkpoint_is_said(self):
+        logger = logging.get_logger("transformers.trainer_checkpoint.sealing")
+        with CaptureLogger(logger) as captured:
+            self.train_with(lambda path: os.symlink("/etc/hostname", os.path.join(path, "host.txt")))
+        self.assertIn("host.txt is a link that leads out of the checkpoint", captured.out)
+
+
+class CopiedTrainerTest(TrainerTestCase):
+    @parameterized.expand([("copy", copy.copy), ("deepcopy", copy.deepcopy)])
+    def test_a_copy_saves_in_transactions_of_its_own(self, _, make):
+        trainer = tiny_trainer(self.out, max_steps=2, save_durability="process")
+        trainer.train()
+        other = make(trainer)
+        other.state = copy.deepcopy(trainer.state)
+        other.state.global_step = 3
+        other._save_checkpoint(other.model, trial=None)
+        self.assert_good("checkpoint-2", "checkpoint-3")
+        self.assertIsNotNone(read_head(self.path("checkpoint-3")))
+
+
 class FailingTest(TrainerTestCase):
+    def test_a_failed_write_keeps_no_space(self):
+        class Writing:
+            real = torch.save
+
+            def __call__(self, value, path, *args, **kwargs):
+                if os.path.basename(str(path)) == "optimizer.pt":
+                    file = open(path, "wb")  # noqa: SIM115
+                    file.write(b"0" * 10000)
+                    raise OSError(28, "No space left on device", str(path))
+                return Writing.real(value, path, *args, **kwargs)
+
+        trainer = tiny_trainer(self.out, max_steps=2, on_save_error="warn", save_strategy="no")
+        trainer.train()
+        trainer.state.max_steps, trainer.control.should_training_stop = 9, False
+        gc.disable()
+        try:
+            with mock.patch.object(torch, "save", Writing()):
+                trainer._save_checkpoint(trainer.model, trial=None)
+            open_files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+        finally:
+            gc.enable()
+        self.assertEqual([path for path in open_files if path.startswith(self.out) and "optimizer" in path], [])
+
     def test_the_state_is_put_back_and_the_next_save_works(self):
         trainer = tiny_trainer(self.out, max_steps=2)
         trainer.train()

@@ -30,7 +30,7 @@ from safetensors.numpy import save_file
 from transformers.testing_utils import TestCasePlus
 from transformers.trainer_checkpoint import disk, owner, publishing
 from transformers.trainer_checkpoint.discovery import newest_complete_checkpoint
-from transformers.trainer_checkpoint.errors import CheckpointOwnedError, CheckpointSaveError
+from transformers.trainer_checkpoint.errors import CheckpointError, CheckpointOwnedError, CheckpointSaveError
 from transformers.trainer_checkpoint.layout import KEEP_NAME, SENTINEL_NAME
 from transformers.trainer_checkpoint.manifest import read_entries, read_head
 from transformers.trainer_checkpoint.ranks import Alone
@@ -158,6 +158,56 @@ class TransactionTest(SaveTestCase):
         expected = content("a", 20) | {"projector/extra.bin": b"written by an override"}
         self.assertEqual(read_files(self.path("checkpoint-20")), expected)
         self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+    def test_what_was_written_and_is_gone_fails_the_save(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        opened.account_for("rng_state.pth", "optimizer.pt")
+        shutil.rmtree(self.path("_staging"))
+        with self.assertRaisesRegex(CheckpointSaveError, "optimizer.pt, rng_state.pth were written and are not there"):
+            opened.commit()
+
+    def test_a_second_save_in_one_process_is_refused(self):
+        first = self.open_transaction()
+        write_files(first.writing, content("a", 20))
+        with self.assertRaisesRegex(CheckpointSaveError, "another save in this same process"):
+            self.open_transaction()
+        first.commit()
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("a", 20))
+        self.open_transaction(step=30)
+
+    @parameterized.expand(
+        [
+            ("back\\slash.txt", "no plain path"),
+            ("C:drive.txt", "no plain path"),
+            ("out.txt", "leads out"),
+            ("pipe", "not a regular"),
+        ]
+    )
+    def test_what_readers_refuse_is_not_sealed(self, name, reason):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        path = os.path.join(opened.writing, name)
+        if name == "pipe":
+            os.mkfifo(path)
+        elif name == "out.txt":
+            os.symlink("/etc/hostname", path)
+        else:
+            Path(path).write_text("x", encoding="utf-8")
+        with self.assertRaisesRegex(CheckpointSaveError, reason):
+            opened.commit()
+        self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+    def test_an_error_whose_text_cannot_be_had(self):
+        class Odd(Exception):
+            def __str__(self):
+                raise ValueError("no text")
+
+        opened = self.open_transaction()
+        opened.keep("optimizer", Odd())
+        with self.assertRaisesRegex(CheckpointSaveError, "optimizer: Odd"):
+            opened.commit()
+        self.assertFalse(os.path.exists(opened.writing))
 
     def test_no_space_is_said_before_it_is_missed(self):
         save(self.out, 10, content("a", 10))
@@ -469,6 +519,21 @@ class SealAgainTest(SaveTestCase):
         result = verify(published.path, level="full")
         self.assertEqual((result.verdict, result.problems, result.notes), ("good", (), ()))
         self.assertIn("adapter_model.bin", read_entries(published.path, read_head(published.path)))
+
+    def test_a_file_that_a_callback_left_half_written_is_not_called_good(self):
+        published, seen = self.published()
+        os.truncate(os.path.join(published.path, "model.safetensors"), 20)
+        with self.assertRaisesRegex(CheckpointError, "model.safetensors"):
+            seal_again(published.path, published.head, seen, durable=True)
+        (problem,) = verify(published.path, level="full").problems
+        self.assertEqual(problem.file, "model.safetensors")
+
+    def test_torch_weights_beside_sealed_ones_are_a_note(self):
+        published, _ = self.published()
+        write_files(published.path, {"pytorch_model.bin": content("a", 20)["optimizer.pt"]})
+        result = verify(published.path, level="full")
+        self.assertEqual((result.verdict, result.problems), ("modified", ()))
+        self.assertEqual(newest_complete_checkpoint(self.out), published.path)
 
     def test_a_pin_is_no_change_of_the_content(self):
         published, seen = self.published()

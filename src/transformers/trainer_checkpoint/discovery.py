@@ -43,7 +43,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from . import disk, structure
@@ -85,6 +85,7 @@ _TEXT_NAMES = frozenset(
     }
 )
 _STATE_FOLDERS = ("global_step", "pytorch_model_fsdp", "optimizer")
+_TORCH_WEIGHTS = re.compile(r"^pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?\Z")
 # Files that some way of loading looks for by name: one of these that was not saved would be read in place of what was.
 _LOADED_BY_NAME = re.compile(
     r"^(model\.safetensors|pytorch_model\.bin|adapter_model\.(safetensors|bin)|pytorch_model_fsdp\.bin"
@@ -375,7 +376,7 @@ def compare(path: str, head: Head) -> Comparison:
     for name in sorted(there.keys() - entries.keys()):
         if name in UNLISTED_NAMES or FILE_LIST_PATTERN.match(name) or TEMPORARY_SUFFIX in name:
             continue
-        if is_loaded(name):
+        if is_loaded(name) and not _is_shadowed(name, entries):
             result.problems.append(structure.Problem(name, "was put there after the seal, and loading would read it"))
         elif not name.rpartition("/")[2].startswith("."):
             result.added.append(name)
@@ -456,6 +457,23 @@ def is_loaded(name: str) -> bool:
     """Whether some way of loading looks for a file of this name."""
     folder, _, base = name.rpartition("/")
     return _LOADED_BY_NAME.match(base) is not None or folder.startswith(_STATE_FOLDERS)
+
+
+def _is_shadowed(name: str, entries: Collection[str]) -> bool:
+    """Whether weights in torch's format, put there after the seal, are never loaded beside what was sealed.
+
+    Loading takes `model.safetensors` first, then a single `pytorch_model.bin`, then shards of safetensors; DeepSpeed
+    loads its own folder. Its recovery script leaves such a file, and so do conversions by hand.
+    """
+    folder, _, base = name.rpartition("/")
+    if _TORCH_WEIGHTS.match(base) is None:
+        return False
+    beside = f"{folder}/" if folder else ""
+    return (
+        f"{beside}model.safetensors" in entries
+        or (base != "pytorch_model.bin" and f"{beside}model.safetensors.index.json" in entries)
+        or any(entry.startswith("global_step") for entry in entries)
+    )
 
 
 # ---- Looking ----

@@ -78,6 +78,9 @@ class HeldLogs:
                 if isinstance(value, (str, os.PathLike)):
                     with contextlib.suppress(Exception):
                         setattr(error, name, self.rewrite(os.fspath(value)))
+            for member in getattr(error, "exceptions", ()):  # an ExceptionGroup
+                if isinstance(member, BaseException):
+                    self.rewrite_error(member)
             error = error.__cause__ or error.__context__
 
     def _rewrite_value(self, value: Any) -> Any:
@@ -86,8 +89,8 @@ class HeldLogs:
         if isinstance(value, dict):
             return {key: self._rewrite_value(entry) for key, entry in value.items()}
         # torch's CheckpointException holds the errors of all ranks in pairs with their stacks.
-        if type(value) is tuple:
-            return tuple(self._rewrite_value(entry) for entry in value)
+        if type(value) in (tuple, list):
+            return type(value)(self._rewrite_value(entry) for entry in value)
         if isinstance(value, BaseException):
             self.rewrite_error(value)
         return value

@@ -253,8 +253,12 @@ class _Held:
         self._thread.join(timeout=BEAT_INTERVAL)
 
     def still_there(self) -> bool:
-        seen = _look(self.path)
-        return seen is not None and seen.record == self.claim.record
+        # Not `_look`: what cannot be read now is not somebody else's for that, and the caller has to say which it was.
+        try:
+            with open(self.path, "rb") as file:
+                return _decode(file.read(_MAX_SIZE)) == self.claim.record
+        except FileNotFoundError:
+            return False
 
     def _beat(self) -> None:
         told = False
@@ -409,7 +413,8 @@ def _found_dead(run_dir: str, seen: _Seen, watch: float) -> bool:
 def holds(run_dir: str | os.PathLike) -> bool:
     """Whether this process is still the owner of `run_dir`. Looks at the disk; called by the publisher.
 
-    A process that was stopped for longer than a claimant on another host watches may find that it is not.
+    A process that was stopped for longer than a claimant on another host watches may find that it is not. Raises
+    `OSError` if the record is there and cannot be read.
     """
     held = _held.get(os.path.abspath(run_dir))
     return held is not None and held.pid == os.getpid() and held.still_there()

@@ -27,6 +27,7 @@ import copy
 import functools
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -272,7 +273,8 @@ class TransactionalCheckpoints:
     def _checkpoints(self: Any) -> "TrainerCheckpoints":
         # Made at the first use: subclasses exist that do not call `Trainer.__init__`.
         keeper = self.__dict__.get("_checkpoint_keeper")
-        if keeper is None:
+        # A copied Trainer comes with the other one's.
+        if keeper is None or keeper.trainer is not self:
             keeper = self.__dict__["_checkpoint_keeper"] = TrainerCheckpoints(self)
         return keeper
 
@@ -324,6 +326,10 @@ class TrainerCheckpoints:
         # The trial and the keys that an evaluation leaves out, during the training loop.
         self._loop: tuple[Any, list[str] | None] | None = None
 
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        # A copied or pickled Trainer starts with none: threads and connections cannot go along.
+        return _nothing, ()
+
     # ---- Ranks and directories ----
 
     def ranks(self) -> Ranks:
@@ -341,9 +347,11 @@ class TrainerCheckpoints:
 
     def run_directory(self, path: str) -> RunDirectory:
         ranks = self.ranks()
-        run = self._runs.get(path)
+        # One relative path can mean two directories, before and after a change of the working directory.
+        key = os.path.abspath(path)
+        run = self._runs.get(key)
         if run is None or (run.ranks is not ranks and not ranks.alone):
-            run = self._runs[path] = RunDirectory(
+            run = self._runs[key] = RunDirectory(
                 path,
                 ranks,
                 durable=self.trainer.args.save_durability == "full",
@@ -365,7 +373,7 @@ class TrainerCheckpoints:
                 self._give_up()
 
     def _give_up(self) -> None:
-        self._later_seals.wait()
+        self._later_seals.close()
         self._sweeper.close()
         for run in self._runs.values():
             run.close()
@@ -425,6 +433,7 @@ class TrainerCheckpoints:
                     self._failed(transaction, error)
                     return
                 except BaseException as error:
+                    transaction.abort(error)
                     before.restore()
                     held.rewrite_error(error)
                     raise
@@ -528,6 +537,8 @@ class TrainerCheckpoints:
         if self.trainer.args.on_save_error == "warn" and may_go_on:
             if self.trainer.is_world_process_zero():
                 logger.error(f'{error} Training goes on without it, as `on_save_error="warn"` asks.')
+            _release(error)
+            _release(transaction.kept)
             # The callbacks of `on_save` would look for a checkpoint that is not there.
             self.trainer.callback_handler.__dict__["_after_publish"] = lambda call_event: _no_event
             return
@@ -650,10 +661,9 @@ class TrainerCheckpoints:
 
         def hook(call_event: Callable) -> Callable:
             def call(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return call_event(*args, **kwargs)
-                finally:
-                    after_callbacks()
+                control = call_event(*args, **kwargs)
+                after_callbacks()
+                return control
 
             return call
 
@@ -764,6 +774,15 @@ class TrainerCheckpoints:
         )
 
 
+def _release(error: BaseException | None) -> None:
+    """Let go of what the frames of a kept error hold: an open file of a failed write keeps its space on the disk."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 class _StateBefore:
     """The part of the Trainer's state that saving changes, to be put back when the save fails."""
 
@@ -789,6 +808,10 @@ def _opens(path: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _nothing() -> None:
+    return None
 
 
 def _no_event(event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

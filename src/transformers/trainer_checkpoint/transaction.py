@@ -36,6 +36,7 @@ import dataclasses
 import errno
 import os
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -56,7 +57,7 @@ from .layout import (
 from .manifest import FileEntry, Head, ListRecord, Part, draw_nonce, now, read_head, write_manifest
 from .ranks import Ranks
 from .rotation import Sweeper, sweep_leftovers
-from .sealing import is_ours, snapshot
+from .sealing import is_ours, snapshot, why_not_in_checkpoint
 from .structure import check_structure, state_inside
 
 
@@ -69,6 +70,9 @@ FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # healthy writer, which is unknown; past it the failed process ends itself, and with it the job.
 FOREIGN_COLLECTIVE_GRACE = 120.0
 
+
+# Saves that are open in this process, by run directory: a second one would take the first one's files for leftovers.
+_open_saves: "weakref.WeakValueDictionary[str, SaveTransaction]" = weakref.WeakValueDictionary()
 
 # After these the checkpoint is in place, or will be at the next start: "not saved" would be wrong.
 _IN_PLACE_OR_WILL_BE = (publishing.NotDurableError, publishing.HalfwayError)
@@ -99,6 +103,7 @@ class RunDirectory:
         setup: Mapping[str, Any] | None = None,
     ):
         self.path = os.fspath(path)
+        self.absolute = os.path.abspath(path)
         self.ranks = ranks
         self.durable = durable
         self.sweeper = sweeper
@@ -116,8 +121,9 @@ class RunDirectory:
         return staging_run_dir(self.path)
 
     def find_groups(self) -> DiskGroups:
-        """Which ranks share a disk. Called by all ranks; looked at once."""
-        if self.groups is None:
+        """Which ranks share a disk. Called by all ranks; looked at once, or until every rank has one."""
+        # A disk that failed for a moment must not make every later save fail.
+        if self.groups is None or self.groups.diskless:
             self.groups = find_disk_groups(self.path, self.ranks)
         return self.groups
 
@@ -164,7 +170,7 @@ class RunDirectory:
         """The training is over: give the run directory up. Called by all ranks; never raises."""
         if self._claimed:
             self._claimed = False
-            owner.release(self.path)
+            owner.release(self.absolute)
 
 
 def newest_head(run_dir: str) -> Head | None:
@@ -260,6 +266,7 @@ class SaveTransaction:
         self._cause = ""
         # Set while staging may hold something other than what this save wrote.
         self._leave_staging = False
+        self._ended = False
         self._tell = tell
         self._name = checkpoint_name(step)
         self._nonce = draw_nonce()
@@ -303,6 +310,9 @@ class SaveTransaction:
         except _Failed as failed:
             self._clean_up()
             raise self._error(failed) from self.kept
+        except BaseException:
+            self._ended = True
+            raise
 
     def _open(self) -> None:
         self.ranks.begin()
@@ -318,6 +328,7 @@ class SaveTransaction:
         ready: dict[str, Any] = {"step": self.step, "facts": self.facts}
         with self._kept("preparing the run directory"):
             if self.run.is_publisher():
+                self._be_the_only_one()
                 ready.update(self.run.prepare(self._nonce), nonce=self._nonce)
         replies = self._vote("open", ready)
         self.facts = replies[0]["facts"]
@@ -340,6 +351,13 @@ class SaveTransaction:
         self._vote("ready", {})
         with self._kept("making the directory to write into"):
             disk.make_directories(self.writing, durable=False)
+
+    def _be_the_only_one(self) -> None:
+        other = _open_saves.setdefault(self.run.absolute, self)
+        if other is not self and not other._ended:
+            self._leave_staging = True
+            raise CheckpointOwnedError(self.run.path, "another save in this same process")
+        _open_saves[self.run.absolute] = self
 
     def _say_in_place(self) -> None:
         if self.in_place and not self.run.said_in_place:
@@ -476,6 +494,8 @@ class SaveTransaction:
         except BaseException:
             self.abort()
             raise
+        finally:
+            self._ended = True
         if published is None:
             self._clean_up()
         return published
@@ -492,6 +512,14 @@ class SaveTransaction:
         )
         self.wishes.update(wish for reply in replies for wish in reply["wishes"])
         if not any(reply["wrote"] for reply in replies):
+            gone = {rank: reply["accounts"] for rank, reply in enumerate(replies) if reply["accounts"]}
+            if gone:
+                raise _Failed(
+                    {
+                        rank: f"{', '.join(names)} were written and are not there any more"
+                        for rank, names in gone.items()
+                    }
+                )
             return None
 
         entries: dict[str, FileEntry] = {}
@@ -535,6 +563,9 @@ class SaveTransaction:
         directories = disk.walk_directories(self.writing)
         for path in [*directories, *(os.path.join(self.writing, name) for name in names)]:
             disk.widen(path, modes)
+        for name in names:
+            if reason := why_not_in_checkpoint(self.writing, name):
+                raise CheckpointError(f"{os.path.join(self.writing, name)} {reason}")
         if self._puts_digests_off():
             return {name: FileEntry(os.path.getsize(os.path.join(self.writing, name)), "") for name in names}
         digests = digest_files(self.writing, names, sync=self._durable)
@@ -664,6 +695,9 @@ class SaveTransaction:
         Called by one rank, outside any meeting; tells the others and removes what this disk's publisher may remove.
         Never raises.
         """
+        if self._ended:
+            return
+        self._ended = True
         cause = "the save was interrupted" if error is None else f"interrupted: {describe(error)}"
         with contextlib.suppress(Exception):
             self.ranks.post_error(cause)
@@ -672,6 +706,7 @@ class SaveTransaction:
 
     def _clean_up(self) -> None:
         """Remove what was staged. The older checkpoints are untouched. Never raises."""
+        self._ended = True
         with contextlib.suppress(OSError, AssertionError):
             if self.run.groups is not None and self.run.is_publisher():
                 problems = self._delete_written()
@@ -772,8 +807,11 @@ class SaveTransaction:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, for a log and for other ranks."""
-    text = " ".join(str(error).split())
+    """An error in one line, for a log and for other ranks. Never raises, also if the error's own text does."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be had)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -54,9 +54,10 @@ from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 
 # Seconds after which a launch that hangs shows where and ends itself.
-PATIENCE = 280
+PATIENCE = 480
 # Seconds for which a rank waits that left the others in a collective.
 GRACE = 3.0
+UNTOLD = "a state that cannot be told"
 
 
 # ---- Backends ----
@@ -372,41 +373,39 @@ def run_loss(context: Context, out: str, part: str) -> dict[str, Any]:
     return {**found, "lost": lost, "left": sorted(os.listdir(context.folder / out))}
 
 
+class BrokenOverride(Trainer):
+    """Fails before it comes to what the others are already in."""
+
+    def _save_checkpoint(self, model, trial):
+        if self.state.global_step == FAILS_AT and self.args.process_index == 1:
+            raise ValueError(UNTOLD)
+        super()._save_checkpoint(model, trial)
+
+
 def run_foreign(context: Context, where: str) -> dict[str, Any]:
     """Rank 1 fails before or inside a collective of the backend, in which the others then wait for it."""
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        if Now.step == FAILS_AT:
-            raise ValueError("a state that cannot be told")
-        return real(*args, **kwargs)
-
-    trainer = context.trainer("foreign")
+    trainer = context.trainer("foreign", cls=BrokenOverride if where == "override" else Trainer)
     if where == "gather":
-        real = trainer.accelerator.get_state_dict
-        trainer.accelerator.get_state_dict = broken
-    elif where == "override":
-        real = trainer._save_checkpoint
-        trainer._save_checkpoint = broken
+        owner, name = trainer.accelerator, "get_state_dict"
     elif where == "optimizer":
-        from accelerate.utils import fsdp_utils
+        from accelerate.utils import fsdp_utils as owner
 
-        real = fsdp_utils._get_model_state_dict
-        fsdp_utils._get_model_state_dict = broken
-    else:
-        from deepspeed.runtime.engine import DeepSpeedEngine
+        name = "_get_model_state_dict"
+    elif where == "engine":
+        from deepspeed.runtime.engine import DeepSpeedEngine as owner
 
-        real = DeepSpeedEngine.module_state_dict
-        DeepSpeedEngine.module_state_dict = broken
-    if context.rank != 1:
-        if where == "optimizer":
-            fsdp_utils._get_model_state_dict = real
-        elif where == "engine":
-            DeepSpeedEngine.module_state_dict = real
-        elif where == "gather":
-            trainer.accelerator.get_state_dict = real
-        else:
-            trainer._save_checkpoint = real
-    trainer.train()
+        name = "module_state_dict"
+    with contextlib.ExitStack() as stack:
+        if context.rank == 1 and where != "override":
+            real = getattr(owner, name)
+
+            def broken(*args: Any, **kwargs: Any) -> Any:
+                if Now.step == FAILS_AT:
+                    raise ValueError(UNTOLD)
+                return real(*args, **kwargs)
+
+            stack.enter_context(mock.patch.object(owner, name, broken))
+        trainer.train()
     return seen_of(trainer)
 
 

@@ -34,6 +34,7 @@ Needs root, FUSE and loop devices. Prints one JSON object.
 """
 
 import argparse
+import ctypes
 import ctypes.util
 import errno
 import json
@@ -68,6 +69,7 @@ MAKE = {
 # Commit intervals are shortened so that a file system's own periodic commits fall between our flushes too.
 OPTIONS = {"ext4": "commit=1", "xfs": "defaults", "btrfs": "commit=1"}
 LIMIT = 2
+_CLONE_NEWNS = 0x00020000
 
 
 class Recorder:
@@ -299,6 +301,13 @@ class PowerCut:
         return wrong
 
 
+def keep_mounts_to_ourselves() -> None:
+    """Mount in a namespace of this process: one that somebody else copies from the machine's keeps a disk mounted."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
+        raise SystemExit(f"a mount namespace cannot be made: {os.strerror(ctypes.get_errno())}")
+    run("mount", "--make-rprivate", "/")
+
+
 def missing_tools(fs: str) -> str | None:
     """What the campaign needs and does not find, or `None`."""
     if os.geteuid() != 0:
@@ -336,6 +345,7 @@ def main() -> None:
     if needed is not None:
         print(json.dumps({"missing": needed}))
         return
+    keep_mounts_to_ourselves()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
     cut = PowerCut(options.fs, durable, options.saves, seed)
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None

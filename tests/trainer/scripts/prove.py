@@ -237,6 +237,7 @@ def main() -> int:
         def work(job: Job) -> None:
             result = run(job)
             with lock:
+                result["scale"] = scale
                 problem = verdict(result)
                 if problem is not None:
                     bar.write(f"{' '.join(job.command)}: {problem}", file=sys.stderr)

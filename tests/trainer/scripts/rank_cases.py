@@ -53,7 +53,7 @@ from transformers.utils import logging  # noqa: E402
 
 
 # Seconds after which a launch that hangs shows where and ends itself.
-PATIENCE = 380
+PATIENCE = 480
 FAILS_AT = 4
 SPACE = "No space left on device"
 
@@ -325,7 +325,7 @@ def run_reference(context: Context) -> dict[str, Any]:
 
 
 def run_fault(context: Context) -> dict[str, Any]:
-    """Fail at step 4. With `on_save_error="raise"` the run is then resumed."""
+    """Fail at step 4. With `on_save_error="raise"` the run is then resumed, for one writer of each kind."""
     fault = context.case.fault
     found: dict[str, Any] = {}
     callbacks = [FailingCallback()] if fault.writer == "callback" else []
@@ -344,7 +344,7 @@ def run_fault(context: Context) -> dict[str, Any]:
     found["left"] = sorted(os.listdir(context.out))
     found["first"] = digest_tree(os.path.join(context.out, "checkpoint-2"))
     dist.barrier()
-    if "error" in found:
+    if "error" in found and fault.writer in RESUMED:
         again = context.trainer()
         again.train(resume_from_checkpoint=True)
         found["again"] = seen_of(again)
@@ -566,6 +566,8 @@ RANK_0 = {
     "seal": "sealing",
     "publish": "publishing",
 }
+# After a failure in these the run is resumed in the same processes.
+RESUMED = ("before super", "_save_rng_state", "open", "publish")
 WARN = {"on_save_error": "warn"}
 
 
