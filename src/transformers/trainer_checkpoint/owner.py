@@ -263,7 +263,11 @@ class _Held:
     def _beat(self) -> None:
         told = False
         while not self._stop.wait(BEAT_INTERVAL):
-            if self.still_there():
+            try:
+                there = self.still_there()
+            except OSError:  # it cannot be read at this moment; the next beat looks again
+                continue
+            if there:
                 told = False
                 with contextlib.suppress(OSError):
                     _touch(self.path)
