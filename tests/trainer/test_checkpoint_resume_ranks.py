@@ -67,6 +67,7 @@ def seen(request, tmp_path_factory):
     request.cls.seen = [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.usefixtures("seen")
 class ResumeOnTwoRanksTest(unittest.TestCase):
     seen: list[dict]

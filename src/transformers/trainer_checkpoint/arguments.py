@@ -15,6 +15,7 @@
 
 import re
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -62,7 +63,7 @@ def check_checkpoint_arguments(args: Any) -> None:
         )
 
 
-def jit_signal_numbers(names: str | list[str]) -> tuple[int, ...]:
+def jit_signal_numbers(names: str | Sequence[str]) -> tuple[int, ...]:
     """The numbers of the signals in `jit_checkpoint_signals`.
 
     Args:

@@ -23,7 +23,7 @@ that was due then is noted in it as due and made up for when the training is res
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..utils import logging
@@ -90,7 +90,7 @@ class Preemption:
         self.trainer: Trainer = checkpoints.trainer
         #: The save that is going on is the last one of the run.
         self.stopping = False
-        self._numbers = jit_signal_numbers(self.trainer.args.jit_checkpoint_signals)
+        self._numbers = jit_signal_numbers(self.trainer.args.jit_checkpoint_signals or ())
         self._agreement: Agreement | None = None
         self._trial: Any = None
         self._point: Point = (-1, 0)
@@ -105,7 +105,7 @@ class Preemption:
         self._save_is_due = False
 
     @contextlib.contextmanager
-    def watching(self, trial: Any) -> Iterator[None]:
+    def watching(self, trial: Any) -> Generator[None, None, None]:
         """Around the training loop: signals and files are noticed. Called by all ranks.
 
         Raises:
@@ -240,7 +240,7 @@ class Preemption:
             self._agreement.finish()
 
     @contextlib.contextmanager
-    def _only_here(self, what: str) -> Iterator[None]:
+    def _only_here(self, what: str) -> Generator[None, None, None]:
         """An override calls `super()`: only the outermost call counts."""
         self._inside.add(what)
         try:
@@ -347,7 +347,8 @@ class Preemption:
         self._leave(None, agreed=True)
 
     def _save(self) -> None:
-        trainer = self.trainer
+        # `model_wrapped` is only typed as what it is before the training.
+        trainer: Any = self.trainer
         trainer._save_checkpoint(trainer.model_wrapped, self._trial)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
 
@@ -399,8 +400,8 @@ class Preemption:
     def _too_late(self, agreement: Agreement) -> None:
         """The training has come to its end. Nobody is stopped on the way to use what was trained."""
         request, first = agreement.request, agreement.signals.first
-        if request is not None or first is not None:
-            reason = request.reason if request is not None else name_of(first[0])
+        reason = request.reason if request is not None else name_of(first[0]) if first is not None else None
+        if reason is not None:
             logger.warning(f"{upper(reason)} came when the training was over: it ends as it would have.")
             agreement.remove_file()
         if agreement.signals.raised is not None:
@@ -471,7 +472,7 @@ def evaluate_if_due(checkpoints: "TrainerCheckpoints", trial: Any, ignore_keys: 
     The random state has to be that of the checkpoint: in a training that was not interrupted, the evaluation comes
     right after the step.
     """
-    trainer = checkpoints.trainer
+    trainer: Any = checkpoints.trainer
     stored = trainer.state.stateful_callbacks.get("TrainerControl")
     flags = stored.get("args", {}) if isinstance(stored, dict) else {}
     if not flags.get("should_evaluate") or trainer.args.eval_strategy == "no" or trainer.eval_dataset is None:

@@ -45,8 +45,8 @@ from tiny_training import leave, losses, tiny_trainer  # noqa: E402
 STEPS, LAST_STEP = (3, 6, 9), 10
 RUN = {"max_steps": LAST_STEP, "save_steps": 3, "dropout": 0.3, "logging_steps": 1}
 SCHEDULES = ("linear", "constant")
-# Seconds after which a launch that hangs ends itself.
-PATIENCE = 540
+# Seconds after which a launch that hangs ends itself. It takes one minute on two idle cores.
+PATIENCE = 1200
 MANIFEST, FILE_LIST = "checkpoint-manifest.json", "checkpoint-files.1.json"
 
 

@@ -61,7 +61,7 @@ STEPS = 20
 # File operations of a rank up to which something may happen: some saves with their rotation.
 OPERATIONS = 400
 # Seconds for a training of some steps, after which it hangs.
-GIVE_UP = 150.0
+GIVE_UP = 600.0
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 
 
