@@ -62,6 +62,11 @@ class CallCampaignTest(CampaignTestCase):
         self.assertEqual(report["violations"], [])
         self.assertGreater(sum(report["points"].values()), 30)
 
+    def test_a_disk_that_fails_for_a_moment_does_not_bring_an_older_checkpoint_back(self):
+        report = self.calls("error", "--level", "python", "--errors", "EIO", "--only", "retire_after_swap")
+        self.assertEqual(report["violations"], [])
+        self.assertGreater(report["points"]["retire_after_swap"], 20)
+
 
 if __name__ == "__main__":
     unittest.main()

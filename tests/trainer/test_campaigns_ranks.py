@@ -39,6 +39,11 @@ class RankCampaignTest(CampaignTestCase):
         self.assertEqual(report["violations"], [])
         self.assertGreater(sum(report["points"].values()), 50)
 
+    def test_a_disk_that_fails_while_the_ranks_look_who_shares_it_fails_one_save_only(self):
+        report = self.run_script("rank_campaign.py", "error", "--errors", "EIO", "--only", "first", "--at", "2")
+        self.assertEqual(report["violations"], [])
+        self.assertEqual(report["points"], {"first, rank 0": 1, "first, rank 1": 1})
+
     def test_a_training_is_killed_and_resumed_bit_for_bit(self):
         report = self.run_script("rank_campaign.py", "trainings", "--points", "1")
         self.assertEqual(report["violations"], [])

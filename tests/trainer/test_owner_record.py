@@ -15,6 +15,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -115,6 +116,15 @@ class ClaimTest(OwnerTestCase):
         self.assertFalse(owner.holds(self.out) or owner.staging_is_ours(self.out))
         self.assertIsNone(owner.read_owner(self.out))
         owner.release(self.out)
+
+    def test_a_record_that_cannot_be_read_is_not_called_somebody_elses(self):
+        owner.claim(self.out, durable=True)
+        self.addCleanup(owner.release, self.out)
+        unreadable = OSError(errno.EIO, "Input/output error", os.path.join(self.staging, "owner.json"))
+        with mock.patch("builtins.open", side_effect=unreadable), self.assertRaises(OSError) as raised:
+            owner.holds(self.out)
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        self.assertTrue(owner.holds(self.out))
 
     def test_this_process_is_alive_and_a_finished_one_is_not(self):
         me = owner.this_process()

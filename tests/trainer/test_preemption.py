@@ -52,8 +52,11 @@ from preempt_training import Case, write_case  # noqa: E402
 from tiny_training import losses, tiny_trainer  # noqa: E402
 
 
-# Seconds within which everything here has ended or the test fails: far more than it takes on a busy machine.
-SECONDS = 120
+# Seconds within which everything here has ended or the test fails: far more than it takes on a busy machine, and less
+# than NEVER, which nothing waits out.
+SECONDS, NEVER = 300, 900.0
+# Seconds that the step takes in which a signal comes that is to have its effect at the end of that step.
+LONG = 3.0
 TERM = 128 + signal.SIGTERM
 
 
@@ -789,7 +792,7 @@ EVALUATE = {"eval_strategy": "steps", "eval_steps": 2}
 class OneProcessTest(PreemptionTestCase):
     def test_in_a_step(self):
         # edit: watch-for-preemption
-        run = self.start(seconds={"train": 0.3})
+        run = self.start(seconds={"train 2": LONG})
         run.await_event("train 2")
         run.send()
         run.join()
@@ -799,7 +802,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_without_the_option_nothing_is_waited_for(self):
-        run = self.start(seconds={"train": 0.3}, arguments={"enable_jit_checkpoint": False})
+        run = self.start(seconds={"train 2": LONG}, arguments={"enable_jit_checkpoint": False})
         run.await_event("train 2")
         run.send()
         self.assertEqual(run.join().statuses, [-signal.SIGTERM])
@@ -807,14 +810,14 @@ class OneProcessTest(PreemptionTestCase):
 
     @parameterized.expand([("list", ["SIGUSR1", "SIGTERM"]), ("text", "usr1, term")])
     def test_signals_to_choose(self, _, signals):
-        run = self.start(seconds={"train": 0.3}, arguments={"jit_checkpoint_signals": signals})
+        run = self.start(seconds={"train 2": LONG}, arguments={"jit_checkpoint_signals": signals})
         run.await_event("train 2")
         run.send(signal.SIGUSR1)
         run.join()
         self.assert_preempted(run, step=3, status=128 + signal.SIGUSR1)
 
     def test_during_evaluation(self):
-        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run = self.start(seconds={"predict 4": 1.0}, arguments=EVALUATE)
         run.await_event("predict 4", count=2)
         run.send()
         run.join()
@@ -824,7 +827,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_before_an_evaluation_that_is_due(self):
-        run = self.start(seconds={"train": 0.3}, arguments=EVALUATE)
+        run = self.start(seconds={"train 3": LONG}, arguments=EVALUATE)
         run.await_event("train 3")
         run.send()
         run.join()
@@ -835,7 +838,7 @@ class OneProcessTest(PreemptionTestCase):
     def test_evaluation_at_the_end_of_an_epoch(self):
         """12 rows of 2 make an epoch of 6 steps: the request comes in its last one, and the evaluation is after it."""
         arguments = {"eval_strategy": "epoch", "per_device_train_batch_size": 4}
-        run = self.start(seconds={"train": 0.3}, arguments=arguments)
+        run = self.start(seconds={"train 5": LONG}, arguments=arguments)
         run.await_event("train 5")
         run.send()
         run.join()
@@ -844,11 +847,11 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_again_while_an_evaluation_is_made_up_for(self):
-        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run = self.start(seconds={"predict 4": 1.0}, arguments=EVALUATE)
         run.await_event("predict 4", count=2)
         run.send()
         run.join()
-        again = self.start(seconds={"predict": 0.3}, arguments=EVALUATE, resume=True)
+        again = self.start(seconds={"predict 4": 1.0}, arguments=EVALUATE, resume=True)
         again.await_event("predict 4", count=2)
         again.send()
         again.join()
@@ -860,7 +863,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_in_the_evaluation_of_the_last_step(self):
-        run = self.start(seconds={"predict": 0.3}, arguments=EVALUATE)
+        run = self.start(seconds={"predict 8": 1.0}, arguments=EVALUATE)
         run.await_event("predict 8", count=2)
         run.send()
         run.join()
@@ -868,13 +871,13 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_in_data_loading_that_takes_long(self):
-        """A minute is left of it when the signal comes, so the loading has to be left."""
+        """Nobody can wait for it to end, so the loading has to be left."""
         for row in (1, 9):
             with self.subTest(row=row):
                 run = self.start(slow_row=row)
                 run.await_event(f"load {row}")
                 run.send()
-                run.join(40)
+                run.join()
                 if row == 1:
                     self.assertEqual(run.statuses, [TERM])
                     self.assertIn("there is nothing to save", run.log())
@@ -886,7 +889,7 @@ class OneProcessTest(PreemptionTestCase):
                 self.assert_goes_on(run)
 
     def test_gradient_accumulation(self):
-        run = self.start(seconds={"train": 0.2}, arguments={"gradient_accumulation_steps": 3, "max_steps": 8})
+        run = self.start(seconds={"train 2": 1.0}, arguments={"gradient_accumulation_steps": 3, "max_steps": 8})
         run.await_event("train 2", count=2)
         run.send()
         run.join()
@@ -895,7 +898,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_a_save_that_is_going_on_counts(self):
-        run = self.start(seconds={"save": 1.0}, arguments={"save_steps": 3})
+        run = self.start(seconds={"save": LONG}, arguments={"save_steps": 3})
         run.await_event("save 3")
         run.send()
         run.join()
@@ -905,18 +908,19 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_a_second_signal_stops_at_once(self):
-        run = self.start(seconds={"train": 20.0}, same_signal=0.5)
+        run = self.start(seconds={"train": NEVER}, same_signal=0.5)
         run.await_event("train 0")
         run.send()
-        time.sleep(1.5)
+        run.await_true(lambda: "asks for" in run.log(), "the request")
+        time.sleep(0.6)
         run.send()
-        run.join(15)
+        run.join()
         self.assertEqual(run.statuses, [TERM])
         self.assertIn("SIGTERM came a second time", run.log())
         self.assertEqual(os.listdir(run.out), [])
 
     def test_a_second_signal_right_after_the_first_is_the_launcher_s(self):
-        run = self.start(seconds={"train": 0.5})
+        run = self.start(seconds={"train 2": LONG})
         run.await_event("train 2")
         run.send()
         time.sleep(0.1)
@@ -925,25 +929,27 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_preempted(run, step=3)
 
     def test_the_grace_ends_a_step_that_takes_too_long(self):
-        run = self.start(seconds={"train": 40.0}, arguments={"jit_checkpoint_grace": 2.0})
+        run = self.start(seconds={"train": NEVER}, arguments={"jit_checkpoint_grace": 2.0})
         run.await_event("train 0")
         run.send()
-        run.join(30)
+        run.join()
         self.assertEqual(run.statuses, [TERM])
         self.assertIn("nothing was saved, because the ranks have not come to an agreement", run.log())
         self.assertIn("(`jit_checkpoint_grace`)", run.log())
 
     def test_the_grace_ends_a_save_that_takes_too_long(self):
-        run = self.start(seconds={"save": 40.0, "train": 0.2}, arguments={"jit_checkpoint_grace": 3.0})
+        run = self.start(seconds={"save": NEVER, "train 1": 1.0}, arguments={"jit_checkpoint_grace": 10.0})
         run.await_event("train 1")
         run.send()
-        run.join(30)
+        run.join()
         self.assertEqual(run.statuses, [TERM])
-        self.assertIn("the save has not ended within 3 s", run.log())
+        self.assertIn("the save has not ended within 10 s", run.log())
         self.assertEqual([name for name in os.listdir(run.out) if name.startswith("checkpoint-")], [])
 
     def test_no_save_is_started_that_takes_longer_than_what_is_left(self):
-        run = self.start(seconds={"save": 4.0, "train": 0.2}, arguments={"jit_checkpoint_grace": 3.0, "save_steps": 2})
+        run = self.start(
+            seconds={"save": 9.0, "train 2": 1.0}, arguments={"jit_checkpoint_grace": 8.0, "save_steps": 2}
+        )
         run.await_event("saved 2")
         run.await_event("train 2")
         run.send()
@@ -954,7 +960,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_directory(run, 2)
 
     def test_the_user_s_handler_is_called_and_put_back(self):
-        run = self.start(seconds={"train": 0.3}, handler="note")
+        run = self.start(seconds={"train 2": LONG}, handler="note")
         run.await_event("train 2")
         run.send()
         run.join()
@@ -962,7 +968,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assertEqual(run.result()["noted"], [signal.SIGTERM])
 
     def test_what_the_user_s_handler_raises_comes_after_the_save(self):
-        run = self.start(seconds={"train": 0.3}, handler="exit")
+        run = self.start(seconds={"train 2": LONG}, handler="exit")
         run.await_event("train 2")
         run.send()
         run.join()
@@ -994,7 +1000,7 @@ class OneProcessTest(PreemptionTestCase):
 
     def test_workers_of_the_data_loader_do_not_die_of_it(self):
         arguments = {"dataloader_num_workers": 2}
-        run = self.start(seconds={"train": 0.3}, arguments=arguments)
+        run = self.start(seconds={"train 2": LONG}, arguments=arguments)
         run.await_event("train 2")
         os.killpg(run.pids[0], signal.SIGTERM)
         run.join()
@@ -1037,7 +1043,7 @@ class OneProcessTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_a_signal_after_a_file_save(self):
-        run = self.start(seconds={"train": 0.3, "save": 2.0}, arguments={"max_steps": 30})
+        run = self.start(seconds={"train": 0.3, "save": LONG}, arguments={"max_steps": 30})
         run.await_event("train 1")
         Path(run.out, "SAVE").touch()
         run.await_true(lambda: any(event.startswith("save ") for event in run.events()), "a save")
@@ -1064,7 +1070,7 @@ class TwoProcessesTest(PreemptionTestCase):
 
     @parameterized.expand([("at once", 0.0), ("0.4 s apart", 0.4), ("3 s apart", 3.0)])
     def test_to_all_ranks(self, _, seconds):
-        run = self.start(2, seconds={"train": 1.0})
+        run = self.start(2, seconds={"train 2": LONG, "train 3": 1.0})
         run.await_event("train 2")
         run.send(signal.SIGTERM, 1)
         time.sleep(seconds)
@@ -1092,7 +1098,7 @@ class TwoProcessesTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_during_evaluation(self):
-        run = self.start(2, seconds={"predict": 0.5}, arguments={**EVALUATE, "per_device_eval_batch_size": 1})
+        run = self.start(2, seconds={"predict 4": 1.0}, arguments={**EVALUATE, "per_device_eval_batch_size": 1})
         run.await_event("predict 4", 1, count=2)
         run.send(signal.SIGTERM, 1)
         run.join()
@@ -1105,13 +1111,13 @@ class TwoProcessesTest(PreemptionTestCase):
         for rank in (0, 1):
             run.await_event("load 9", rank)
         run.send(signal.SIGTERM, 1)
-        run.join(40)
+        run.join()
         self.assert_preempted(run, step=3)
         self.assert_goes_on(run)
 
     def test_in_data_loading_of_one_rank_while_the_other_is_in_the_step(self):
         """The step was begun, so it is finished: a batch that is loaded cannot be given back."""
-        run = self.start(2, slow_row=9, slow_rank=1, slow_seconds=8.0)
+        run = self.start(2, slow_row=9, slow_rank=1, slow_seconds=LONG)
         run.await_event("load 9", 1)
         run.await_event("train 3", 0)
         run.send(signal.SIGTERM, 0)
@@ -1131,7 +1137,7 @@ class TwoProcessesTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_during_a_save(self):
-        run = self.start(2, seconds={"save": 2.0}, arguments={"save_steps": 3})
+        run = self.start(2, seconds={"save": LONG}, arguments={"save_steps": 3})
         run.await_event("save 3", 1)
         run.send(signal.SIGTERM, 1)
         run.join()
@@ -1144,9 +1150,10 @@ class TwoProcessesTest(PreemptionTestCase):
         run = self.start(2, seconds={"train": 30.0}, same_signal=0.5)
         run.await_event("train 0", 1)
         run.send(signal.SIGTERM, 1)
-        time.sleep(1.5)
+        run.await_true(lambda: "asks for" in run.log(), "the request")
+        time.sleep(0.6)
         run.send(signal.SIGTERM, 1)
-        run.join(60)
+        run.join()
         self.assertEqual(run.statuses, [TERM, TERM])
         self.assertIn("SIGTERM came a second time", run.log(1))
         self.assertIn("rank(s) 1", run.log(0))
@@ -1160,9 +1167,8 @@ class TwoProcessesTest(PreemptionTestCase):
         run.send(signal.SIGSTOP, 1)
         run.send(signal.SIGTERM, 0)
         run.await_true(lambda: "asks for" in run.log(), "the request")
-        time.sleep(1.0)
         run.send(signal.SIGKILL, 1)
-        run.join(40)
+        run.join()
         self.assertEqual(run.statuses, [TERM, -signal.SIGKILL], run.log())
         self.assertIn("nothing was saved, because no word from rank(s) 1", run.log())
         self.assertIn(f"The last checkpoint is {os.path.join(run.out, 'checkpoint-2')}.", run.log())
@@ -1173,7 +1179,7 @@ class TwoProcessesTest(PreemptionTestCase):
         run.await_event("train 2", 1)
         run.send(signal.SIGSTOP, 1)
         run.send(signal.SIGTERM, 0)
-        status = self.server.ask(40, wait=run.pids[0], seconds=40)
+        status = self.server.ask(SECONDS, wait=run.pids[0], seconds=SECONDS)
         run.send(signal.SIGKILL, 1)
         self.assertEqual(status, TERM, run.log())
         self.assertIn("nothing was saved, because", run.log())
@@ -1257,7 +1263,7 @@ class FourProcessesTest(PreemptionTestCase):
         run.send(signal.SIGTERM, 1)
         run.await_true(lambda: "asks for" in run.log(), "the request")
         run.send(signal.SIGKILL, 2)
-        run.join(60)
+        run.join()
         self.assertEqual(run.statuses[2], -signal.SIGKILL)
         self.assertEqual({*run.statuses[:2], run.statuses[3]}, {TERM}, run.log())
         self.assertIn("rank(s) 2", run.log(0))
@@ -1320,6 +1326,18 @@ class TorchrunTest(PreemptionTestCase):
         self.assertEqual(os.listdir(out), [f"checkpoint-{results[0]['step']}"])
         self.assertEqual(verify(results[0]["checkpoint"], level="full").problems, ())
         self.assert_goes_on(SimpleNamespace(case=case, world_size=2))
+
+    def test_the_status_of_a_process_that_ends_by_itself(self):
+        case = Case(self.folder, seconds={"train": 0.5})
+        command = [sys.executable, str(SCRIPTS / "preempt_training.py"), write_case(case)]
+        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        Path(case.folder, "log").touch()
+        self.await_event(case, "train 1", 0, process)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=SECONDS), TERM)
+        self.assertEqual(os.listdir(os.path.join(case.folder, "out")), ["checkpoint-2"])
 
     def test_a_rank_dies_and_torchrun_ends_the_other(self):
         """No save is started that could not end: torchrun would kill it in the middle."""

@@ -458,6 +458,23 @@ class FailingTest(TrainerTestCase):
         self.assertNotIn("_staging", captured.out)
         self.assertEqual(trainer.state.global_step, 6)
 
+    def test_warn_goes_on_when_a_save_cannot_be_opened(self):
+        from transformers.trainer_checkpoint.transaction import RunDirectory
+
+        prepare, calls = RunDirectory.prepare, []
+
+        def fail_once(directory, nonce):
+            calls.append(nonce)
+            if len(calls) == 2:
+                raise OSError(5, "Input/output error", directory.path)
+            return prepare(directory, nonce)
+
+        with mock.patch.object(RunDirectory, "prepare", fail_once):
+            trainer = tiny_trainer(self.out, on_save_error="warn")
+            trainer.train()
+        self.assertEqual(trainer.state.global_step, 6)
+        self.assertEqual(checkpoints(self.out), ["checkpoint-2", "checkpoint-6"])
+
     def test_warn_does_not_cover_the_last_save(self):
         with mock.patch.object(torch, "save", FailingWrite("optimizer.pt", at=(3,))), self.assertRaises(OSError):
             tiny_trainer(self.out, on_save_error="warn").train()

@@ -64,8 +64,7 @@ def _in_transaction(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def save_checkpoint(self: "Trainer", model: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with self._checkpoints.saving(trial):
-            return method(self, model, trial, *args, **kwargs)
+        return self._checkpoints.save(trial, functools.partial(method, self, model, trial, *args, **kwargs))
 
     return save_checkpoint
 
@@ -389,9 +388,8 @@ class TrainerCheckpoints:
             return self._redirect[1]
         return run_dir
 
-    @contextlib.contextmanager
-    def saving(self, trial: Any) -> Generator[None, None, None]:
-        """The transaction around the outermost `_save_checkpoint`. Called by all ranks.
+    def save(self, trial: Any, write: Callable[[], Any]) -> Any:
+        """The transaction around the outermost `_save_checkpoint`, which is `write`. Called by all ranks.
 
         On disk afterwards: the checkpoint under its final name, with a manifest; or, after an error, what was there.
 
@@ -400,8 +398,7 @@ class TrainerCheckpoints:
                 error itself. With `on_save_error="warn"`, neither, but for the last save of the run.
         """
         if self._transaction is not None:
-            yield
-            return
+            return write()
         self._later_seals.wait()
         before = _StateBefore(self.trainer)
         try:
@@ -424,14 +421,14 @@ class TrainerCheckpoints:
                         self._one_writer_per_disk(transaction.run),
                         backends.staying_in_step(self.trainer, transaction),
                     ):
-                        yield from self._write(transaction)
+                        result = self._write(transaction, write)
                     published = transaction.commit()
                 except CheckpointSaveError as error:
                     before.restore()
                     held.rewrite_error(error)
                     held.rewrite_error(transaction.kept)
                     self._failed(transaction, error)
-                    return
+                    return None
                 except BaseException as error:
                     transaction.abort(error)
                     before.restore()
@@ -443,6 +440,7 @@ class TrainerCheckpoints:
                 held.show()
             if published is not None:
                 self._finish(transaction, published)
+            return result
         finally:
             if self._training_depth == 0:
                 self._give_up()
@@ -485,10 +483,10 @@ class TrainerCheckpoints:
                 transaction.keep("store_flos", error, in_collective=True)
             self.flos_are_stored = True
 
-    def _write(self, transaction: SaveTransaction) -> Generator[None, None, None]:
-        """The writing itself, inside `saving`: its errors are kept, other interruptions end the transaction."""
+    def _write(self, transaction: SaveTransaction, write: Callable[[], Any]) -> Any:
+        """The writing itself: its errors are kept, other interruptions end the transaction."""
         try:
-            yield
+            return write()
         except _STOPS as stop:
             transaction.abort(stop)
             raise

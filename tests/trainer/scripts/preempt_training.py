@@ -30,6 +30,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch  # noqa: E402
-from tiny_training import Tokens, losses, tiny_model  # noqa: E402
+from tiny_training import Tokens, leave, losses, tiny_model  # noqa: E402
 
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from transformers.trainer_checkpoint import TrainingPreempted, signal_watch  # noqa: E402
@@ -56,12 +57,12 @@ class Case:
         arguments (`dict[str, Any]`, *optional*):
             Training arguments.
         seconds (`dict[str, float]`, *optional*):
-            How long "train", "predict" and "save" take in addition.
+            How long "train", "predict" and "save" take in addition; "train 2" is that after step 2 alone.
         slow_row (`int`, *optional*):
             The loading of this row, counted in the order in which a process loads them, takes long.
         slow_rank (`int`, *optional*):
             Only on this rank.
-        slow_seconds (`float`, *optional*, defaults to 60):
+        slow_seconds (`float`, *optional*, defaults to 900):
             How long.
         same_signal (`float`, *optional*):
             In place of `signal_watch.SAME_SIGNAL`.
@@ -83,7 +84,7 @@ class Case:
     seconds: dict[str, float] = field(default_factory=dict)
     slow_row: int | None = None
     slow_rank: int | None = None
-    slow_seconds: float = 60.0
+    slow_seconds: float = 900.0
     same_signal: float | None = None
     handler: str | None = None
     break_write: bool = False
@@ -141,7 +142,8 @@ class Paced(Trainer):
 
     def _pace(self, what: str) -> None:
         self.events(what, self.state.global_step)
-        time.sleep(self.case.seconds.get(what, 0.0))
+        seconds = self.case.seconds
+        time.sleep(seconds.get(f"{what} {self.state.global_step}", seconds.get(what, 0.0)))
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         self._pace("train")
@@ -289,7 +291,16 @@ def main() -> None:
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
     os.environ.update(told["env"])
-    run(told["run"])
+    # Not through the end of the interpreter: it writes to every page that the fork shares, which takes longer than all.
+    status: Any = 0
+    try:
+        run(told["run"])
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    leave(status)
 
 
 if __name__ == "__main__":
