@@ -38,10 +38,10 @@ link: $(READY)  ## after a change of an edit: bring the linked transformers up t
 	@$(PY) utils/link.py --python $(PY)
 
 test: link  ## all tests (TESTS=... for some, WORKERS=... processes)
-	$(PY) -m pytest $(TESTS) -n $(WORKERS)
+	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not prove"
 
 test-fast: link  ## all tests but the slow ones, which kill processes or need many
-	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not slow"
+	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not slow and not prove"
 
 prove: link  ## kill, fail, cut the power and soak: two hours on two cores (PROVE=--quick for some minutes)
 	$(PY) tests/trainer/scripts/prove.py $(PROVE)

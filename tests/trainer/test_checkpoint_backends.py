@@ -227,7 +227,7 @@ class BackendTest(TestCasePlus):
         for seen in found:
             self.assertEqual(seen.get("error", [None])[0], "CheckpointSaveError", seen)
             self.assertEqual(seen["text"], found[0]["text"])
-            self.assertIn(part, seen["text"])
+            self.assertIn(found[0]["lost"][0], seen["text"])
             self.assertEqual([name for name in seen["left"] if name != STAGING_DIR], ["checkpoint-2"])
 
     def test_no_staging_path_reaches_a_log(self):

@@ -416,6 +416,7 @@ class LostRankTest(TestCasePlus):
                     assert_good(self, out / name)
 
 
+@pytest.mark.prove
 class ElasticRestartTest(TestCasePlus):
     def test_a_killed_rank_is_started_again_and_the_training_resumes(self):
         folder = Path(self.get_auto_remove_tmp_dir())
