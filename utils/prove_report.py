@@ -69,6 +69,12 @@ FOUND = (
     "training now removes them.",
     "When a read of the newer checkpoint failed once, at the start after a kill between two renames, the older one of "
     "the same step was put in its place. What cannot be looked at is now taken for newer.",
+    "One write that failed while the processes looked who shares a disk made every later save of that training fail. "
+    "They now look again at the next save.",
+    "When the record of who saves in a run directory could not be read just before the publish, the error said that "
+    "another training was using it. It now says what could not be read.",
+    "A training that got its arguments from a command line refused to start, because `jit_checkpoint_signals` had lost "
+    "its default there.",
 )
 
 

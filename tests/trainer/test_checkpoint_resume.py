@@ -239,6 +239,7 @@ class DamageTest(ResumeTestCase):
 
     @parameterized.expand([(file, damage) for file in FILES for damage in DAMAGES])
     def test_true_passes_it_over(self, file, damage):
+        # edit: choose-checkpoint
         self.a_run()
         self.damage(9, file, damage)
         if self.is_fine(file):
@@ -456,6 +457,7 @@ class LoadingFailsTest(ResumeTestCase):
         self.assertEqual((self.steps.events, self.heard), ([], []))
 
     def test_an_unverified_one_is_set_aside(self):
+        # edit: after-loading
         self.a_run(manifests=False)
         self.write(9, "optimizer.pt", {"state": {}, "param_groups": []})
         warnings = self.assert_resumed(6)
@@ -698,6 +700,7 @@ class MissingStateTest(ResumeTestCase):
 class FinishedRunTest(ResumeTestCase):
     @parameterized.expand([("mid_epoch", 9), ("end_of_epoch", 6)])
     def test_stops_at_once(self, _, step):
+        # edit: stop-a-finished-run
         self.a_run()
         trainer = self.a_trainer(max_steps=step)
         with hearing() as heard:
@@ -737,6 +740,7 @@ class BestCheckpointTest(ResumeTestCase):
         return os.path.basename(best)
 
     def test_moved_with_the_run(self):
+        # edit: resolve-best-checkpoint
         best = self.a_run_with_best()
         moved = os.path.join(self.get_auto_remove_tmp_dir(), "moved")
         os.rename(self.out, moved)

@@ -38,7 +38,7 @@ from transformers.trainer_checkpoint.discovery import newest_complete_checkpoint
 from transformers.trainer_checkpoint.layout import SENTINEL_NAME
 from transformers.trainer_checkpoint.manifest import read_head
 from transformers.trainer_checkpoint.verification import verify
-from transformers.trainer_utils import HPSearchBackend, get_last_checkpoint
+from transformers.trainer_utils import HPSearchBackend, get_last_checkpoint, rotate_checkpoints
 from transformers.utils import logging
 
 
@@ -515,6 +515,39 @@ class FailingTest(TrainerTestCase):
         self.assertEqual(checkpoints(self.out), ["checkpoint-2"])
         tiny_trainer(self.out, save_total_limit=1).train()
         self.assertEqual(checkpoints(self.out), ["checkpoint-6"])
+
+
+class EndOfTrainingTest(TrainerTestCase):
+    ARGUMENTS = {
+        "max_steps": 6,
+        "save_total_limit": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "metric_for_best_model": "loss",
+        # The loss falls: the first checkpoint is the best one.
+        "greater_is_better": True,
+    }
+
+    def test_a_limit_of_one_with_a_metric_keeps_the_final_state(self):
+        # edit: clean-up-at-end
+        trainer = tiny_trainer(self.out, **self.ARGUMENTS)
+        trainer.train()
+        self.assertIn("checkpoint-6", checkpoints(self.out))
+        self.assertIn(os.path.basename(trainer.state.best_model_checkpoint), checkpoints(self.out))
+        self.assert_good(*checkpoints(self.out))
+
+    def test_the_best_one_alone_where_both_arguments_ask_for_it(self):
+        # edit: clean-up-at-end
+        trainer = tiny_trainer(self.out, load_best_model_at_end=True, **self.ARGUMENTS)
+        trainer.train()
+        self.assertEqual(checkpoints(self.out), [os.path.basename(trainer.state.best_model_checkpoint)])
+        self.assert_good(*checkpoints(self.out))
+
+    def test_rotating_by_hand(self):
+        # edit: rotate-checkpoints
+        tiny_trainer(self.out).train()
+        rotate_checkpoints(self.out, save_total_limit=2, use_mtime=True)
+        self.assertEqual(checkpoints(self.out), ["checkpoint-4", "checkpoint-6"])
 
 
 class ArgumentsTest(TrainerTestCase):
