@@ -84,6 +84,7 @@ class ProofTest(unittest.TestCase):
         self.assertIsNone(verdict(self.result(violations=[])))
         self.assertIn("1 rule(s) broken, first: lost", verdict(self.result(violations=["lost"])))
         self.assertIsNone(verdict(self.result(violations=["lost"], finds=True)))
+        self.assertEqual(verdict(self.result(violations=[], points=0)), "looked at nothing")
         self.assertIn("found nothing", verdict(self.result(violations=[], finds=True)))
         self.assertIn("did not come to its end: torn", verdict(self.result(error="torn")))
 

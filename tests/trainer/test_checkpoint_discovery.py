@@ -494,13 +494,30 @@ class ModifiedTest(RunDirectoryTestCase):
         self.assertEqual(self.look().problem, None)
         self.assertEqual(self.look().note, f"added after the seal: {name}")
 
-    @parameterized.expand(
-        ["pytorch_model.bin", "optimizer.pt", "model.safetensors.index.json", "x/adapter_model.bin", "optimizer_0/y"]
-    )
+    @parameterized.expand(["optimizer.pt", "model.safetensors.index.json", "x/adapter_model.bin", "optimizer_0/y"])
     def test_an_added_file_that_would_be_loaded_instead_is_refused(self, name):
         (self.checkpoint / name).parent.mkdir(exist_ok=True)
         write_text(self.checkpoint / name, "new")
         self.assertEqual(self.look().problem, f"{name} was put there after the seal, and loading would read it")
+
+    def test_added_weights_that_loading_never_reaches_are_a_note(self):
+        """As DeepSpeed's recovery script and conversions by hand leave them beside what was sealed."""
+        write_text(self.checkpoint / "pytorch_model.bin", "new")
+        self.assertEqual(self.look().problem, None)
+        self.assertEqual(self.look().note, "added after the seal: pytorch_model.bin")
+
+    def test_added_weights_in_place_of_sealed_ones_are_refused(self):
+        (self.checkpoint / "model.safetensors").rename(self.checkpoint / "model-00001-of-00001.safetensors")
+        write_json(self.checkpoint / "model.safetensors.index.json", {"weight_map": {}})
+        seal(self.checkpoint, 1)
+        self.assertEqual(self.look().problem, None)
+        for name, problem in (
+            ("pytorch_model.bin", "pytorch_model.bin was put there after the seal, and loading would read it"),
+            ("pytorch_model-00001-of-00001.bin", None),
+        ):
+            write_text(self.checkpoint / name, "new")
+            self.assertEqual(self.look().problem, problem)
+            (self.checkpoint / name).unlink()
 
     @parameterized.expand([".nfs0001", "KEEP", ".DS_Store", "checkpoint-manifest.json.tmp-checkpoint"])
     def test_what_nobody_needs_to_hear_of(self, name):

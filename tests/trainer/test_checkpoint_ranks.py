@@ -416,12 +416,14 @@ class LostRankTest(TestCasePlus):
                     assert_good(self, out / name)
 
 
-@pytest.mark.prove
 class ElasticRestartTest(TestCasePlus):
     def test_a_killed_rank_is_started_again_and_the_training_resumes(self):
         folder = Path(self.get_auto_remove_tmp_dir())
         arguments = ["--folder", str(folder)]
-        launch = torchrun("rank_restart.py", arguments, folder, ranks=2, restarts=1, patience=BOUND)
+        # torch 2.13 hands the restarted ranks the store of the first attempt, in which gloo finds the addresses of ranks
+        # that are gone: most restarts then fail in `init_process_group`, with stock torch alone too.
+        own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        launch = torchrun("rank_restart.py", arguments, folder, restarts=1, patience=BOUND, **own_store)
         self.assertEqual(launch.code, 0, launch.text[-3000:] + launch.logs[0][-3000:])
         reports = read_reports(folder, 2)
         for seen in reports:

@@ -27,8 +27,7 @@ import torch
 from parameterized import parameterized
 from safetensors.torch import save_file
 
-import transformers.trainer_checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, trainer_checkpoint
 from transformers.testing_utils import TestCasePlus
 from transformers.trainer_checkpoint import digest, verification
 from transformers.trainer_checkpoint.discovery import find_checkpoints, is_text
@@ -385,7 +384,7 @@ class PublicFunctionsTest(TestCasePlus):
         self.assertEqual(done.stdout, "False False\n", done.stderr)
 
     def test_every_name_is_there(self):
-        package = transformers.trainer_checkpoint
+        package = trainer_checkpoint
         for name in package.__all__:
             self.assertIn(name, dir(package))
             self.assertEqual(getattr(package, name).__name__, name)
@@ -399,7 +398,7 @@ class PublicFunctionsTest(TestCasePlus):
         make_sealed(out, 30, 2)
         write_text(out / "checkpoint-20" / "KEEP", "")
         DAMAGES["missing"](out / "checkpoint-30" / "model.safetensors")
-        stock, pinned, damaged = transformers.trainer_checkpoint.list_checkpoints(out)
+        stock, pinned, damaged = trainer_checkpoint.list_checkpoints(out)
         self.assertEqual((stock.name, stock.step, stock.sequence, stock.sealed), ("checkpoint-5", 5, None, False))
         self.assertEqual((stock.verdict, stock.resumable, stock.world_size), (UNVERIFIED, True, 2))
         self.assertEqual(stock.state, ("model", "optimizer", "scheduler", "rng", "trainer"))
@@ -415,10 +414,10 @@ class PublicFunctionsTest(TestCasePlus):
         out = Path(self.get_auto_remove_tmp_dir())
         path = make_sealed(out, 20, 1)
         DAMAGES["bit flipped"](path / "model.safetensors")
-        self.assertTrue(transformers.trainer_checkpoint.verify_checkpoint(path, quick=True).ok)
-        self.assertFalse(transformers.trainer_checkpoint.verify_checkpoint(path).ok)
+        self.assertTrue(trainer_checkpoint.verify_checkpoint(path, quick=True).ok)
+        self.assertFalse(trainer_checkpoint.verify_checkpoint(path).ok)
         with self.assertRaisesRegex(ValueError, "a run directory with 1 of them.*checkpoint-20"):
-            transformers.trainer_checkpoint.verify_checkpoint(out)
+            trainer_checkpoint.verify_checkpoint(out)
 
 
 if __name__ == "__main__":

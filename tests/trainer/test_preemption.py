@@ -1115,11 +1115,12 @@ class TwoProcessesTest(PreemptionTestCase):
         self.assert_preempted(run, step=3)
         self.assert_goes_on(run)
 
-    def test_in_data_loading_of_one_rank_while_the_other_is_in_the_step(self):
-        """The step was begun, so it is finished: a batch that is loaded cannot be given back."""
-        run = self.start(2, slow_row=9, slow_rank=1, slow_seconds=LONG)
+    def test_in_data_loading_of_one_rank_while_the_other_waits_for_it(self):
+        """Rank 0 has its batch and counts the tokens of all ranks: what it has begun is finished."""
+        run = self.start(2, slow_row=9, slow_rank=1, slow_seconds=3 * LONG)
         run.await_event("load 9", 1)
-        run.await_event("train 3", 0)
+        run.await_event("row 10", 0)
+        time.sleep(1.0)
         run.send(signal.SIGTERM, 0)
         run.join()
         self.assert_preempted(run, step=4)
@@ -1147,7 +1148,7 @@ class TwoProcessesTest(PreemptionTestCase):
         self.assert_goes_on(run)
 
     def test_twice(self):
-        run = self.start(2, seconds={"train": 30.0}, same_signal=0.5)
+        run = self.start(2, seconds={"train": 5 * LONG}, same_signal=0.5)
         run.await_event("train 0", 1)
         run.send(signal.SIGTERM, 1)
         run.await_true(lambda: "asks for" in run.log(), "the request")

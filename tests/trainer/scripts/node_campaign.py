@@ -101,6 +101,21 @@ def set_link(name: str, up: bool) -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sh22x", name.encode(), flags))
 
 
+def reach_store() -> socket.socket:
+    """A connection to the store, which the other node may still be about to serve."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            far = socket.create_connection((ADDRESSES[0], PORT), timeout=60)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            far.settimeout(None)
+            return far
+
+
 def relay(delay: float) -> None:
     """Carry connections to the store, each packet `delay` seconds later."""
 
@@ -113,8 +128,7 @@ def relay(delay: float) -> None:
     listener = socket.create_server(("127.0.0.1", RELAY_PORT))
     while True:
         near, _ = listener.accept()
-        far = socket.create_connection((ADDRESSES[0], PORT), timeout=60)
-        far.settimeout(None)
+        far = reach_store()
         for pair in ((near, far), (far, near)):
             threading.Thread(target=carry, args=pair, daemon=True).start()
 

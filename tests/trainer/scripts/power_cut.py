@@ -176,11 +176,16 @@ def run(*command: str) -> str:
 
 
 def workload(out: str, saves: int, durable: bool) -> None:
-    """In a child: save, rotate and announce; a line on standard output for each announcement."""
+    """In a child: save, rotate and announce; a line on standard output for each announcement.
+
+    It goes on when the announcement has been written down, with the length that the record had by then: a recorder that is
+    late would hold a checkpoint for one that must be there after rotation has rightly taken it away.
+    """
     directory = RunDirectory(out, Alone(), durable=durable)
     for number in range(1, saves + 1):
         save(out, 10 * number, content(f"save {number}", 10 * number, shards=1 + number % 2), run=directory)
         print(10 * number, flush=True)
+        sys.stdin.readline()
         rotate_run(out, limit=LIMIT, durable=durable)
     directory.close()
 
@@ -217,9 +222,11 @@ class PowerCut:
             self.recorder.start()
             command = [sys.executable, __file__, "--fs", self.fs, "--workload", os.path.join(mounted, "out")]
             command += ["--saves", str(self.saves), "--durability", "full" if self.durable else "process"]
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             for line in child.stdout:
                 self.announced.append((len(self.recorder.log), int(line)))
+                child.stdin.write("noted\n")
+                child.stdin.flush()
             if child.wait(timeout=600) != 0:
                 raise SystemExit("the workload failed")
         finally:

@@ -133,6 +133,7 @@ class SlowTokens(Tokens):
         if self.loaded == self.slow:
             self.events("load", self.loaded)
             time.sleep(self.seconds)
+        self.events("row", self.loaded)
         return super().__getitem__(index)
 
 

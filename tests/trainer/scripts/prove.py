@@ -166,6 +166,8 @@ def verdict(result: dict[str, Any]) -> str | None:
         return f"did not come to its end: {result['error']}"
     if "missing" in result:
         return None
+    if result["points"] == 0:
+        return "looked at nothing"
     if result["finds"]:
         return None if result["violations"] else "found nothing, where there is something to find"
     return (

@@ -50,7 +50,7 @@ from unittest import mock
 import save_campaign
 import torch.distributed as dist
 from file_operations import FileOperations
-from save_campaign import SCENARIOS, Campaign, Scenario, next_run, survivors
+from save_campaign import SCENARIOS, Campaign, Scenario, next_run
 from save_driver import content, read_files, save
 
 from transformers.trainer_checkpoint.board import StatusBoard
@@ -256,9 +256,9 @@ class RankCampaign(Campaign):
         what |= {"last": True, "each": False}
         return {"root": self.root, "run_dir": run_dir} | how | what | more
 
-    def look(self, name: str, scenario: Scenario, run_dir: str, announced: bool) -> list[str]:
+    def look(self, scenario: Scenario, run_dir: str, announced: bool) -> list[str]:
         with mock.patch.object(save_campaign, "NEW", self.new):
-            return save_campaign.look(scenario, run_dir, announced) + survivors(name, run_dir)
+            return save_campaign.look(scenario, run_dir, announced)
 
     def count_per_rank(self, scenario: Scenario, error: int | None) -> list[int]:
         world = self.world()
@@ -287,7 +287,7 @@ class RankCampaign(Campaign):
         except Hanging as hanging:
             wrong.append(str(hanging))
         world.end()
-        wrong += self.look(name, scenario, run_dir, announced) + next_run(run_dir)
+        wrong += self.look(scenario, run_dir, announced) + next_run(run_dir)
         self.violations += [f"{name}, rank {rank} killed at operation {at}: {text}" for text in wrong]
 
     @staticmethod
@@ -318,7 +318,7 @@ class RankCampaign(Campaign):
             wrong += self.disagreements(answers, rank)
             if not announced and os.strerror(error) not in answers[0].get("text", ""):
                 wrong.append(f"the error does not name its cause: {answers[0]}")
-            wrong += self.look(name, scenario, run_dir, announced)
+            wrong += self.look(scenario, run_dir, announced)
             answers = world.save(self.order(scenario, run_dir, tag="the next", step=30))
             if not all(answer and answer["announced"] for answer in answers):
                 wrong.append(f"the next save of the same processes fails: {answers}")

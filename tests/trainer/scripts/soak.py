@@ -323,10 +323,10 @@ def main() -> None:
     logging.set_verbosity_warning()
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 30)
     print(f"seed {seed}", file=sys.stderr, flush=True)
-    started = time.monotonic()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
         soak = Soak(os.path.realpath(root), options.ranks, seed)
         expected = soak.reference()
+        started = time.monotonic()
         while (options.cycles is None or sum(soak.done.values()) < options.cycles) and (
             options.minutes is None or time.monotonic() - started < 60 * options.minutes
         ):

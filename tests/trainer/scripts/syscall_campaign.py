@@ -80,6 +80,8 @@ class Case:
     may_raise: bool = True
     # A save that does not raise is done, whatever happened inside; what tidies up does what it can.
     all_or_error: bool = False
+    # Looked at once the next run has put everything in order.
+    afterwards: Callable[[str], list[str]] = lambda run_dir: []
 
 
 # ---- Saves ----
@@ -92,9 +94,9 @@ def saving(name: str, scenario: Scenario) -> Case:
 
     def look(run_dir: str, announced: bool) -> list[str]:
         wrong = save_campaign.look(scenario, run_dir, announced)
-        return wrong + published_is_sealed(run_dir) + survivors(name, run_dir)
+        return wrong + published_is_sealed(run_dir)
 
-    return Case(scenario.prepare, work, look, all_or_error=True)
+    return Case(scenario.prepare, work, look, all_or_error=True, afterwards=lambda run_dir: survivors(name, run_dir))
 
 
 def published_is_sealed(run_dir: str) -> list[str]:
@@ -384,7 +386,7 @@ class CallCampaign(Campaign):
         wrong = case.look(run_dir, code == 0 if error is None or case.all_or_error else False)
         if error is not None:
             wrong += self.wrong_error(case, code, text, error)
-        wrong += next_run(run_dir)
+        wrong += next_run(run_dir) + case.afterwards(run_dir)
         how = "killed" if error is None else errno.errorcode[error]
         self.violations += [f"{name}, {how} at {call} {at}: {text}" for text in wrong]
 
