@@ -925,7 +925,7 @@ class OtherTrainersTest(ResumeTestCase):
         """`_init_training_state` outside of `train`, as some libraries call it."""
         trainer = self.a_trainer()
         trainer.state.best_model_checkpoint = self.path("gone")
-        resume.resolve_best_checkpoint(trainer._checkpoints)
+        resume.resolve_best_checkpoint(trainer._safe_checkpoints)
         self.assertIsNone(trainer.state.best_model_checkpoint)
 
     def test_two_trainings_with_one_trainer(self):
@@ -935,7 +935,7 @@ class OtherTrainersTest(ResumeTestCase):
         trainer.train(resume_from_checkpoint=self.path("checkpoint-6"))
         self.assertEqual(self.steps.trained, [10, 7, 8, 9, 10])
         self.assertEqual(losses(trainer), self.reference["linear"])
-        self.assertIsNone(trainer._checkpoints.loading)
+        self.assertIsNone(trainer._safe_checkpoints.loading)
 
     def test_a_model_init(self):
         def trainer_with_model_init() -> Trainer:

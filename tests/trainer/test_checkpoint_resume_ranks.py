@@ -30,7 +30,7 @@ from transformers.testing_utils import get_torch_dist_unique_port
 SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from resume_cases import CASES, DAMAGES, FILES, PATIENCE, SCHEDULES, STEPS  # noqa: E402
+from resume_cases import CASES, DAMAGES, FILES, LAST_STEP, PATIENCE, SCHEDULES, STEPS  # noqa: E402
 
 
 # What resuming does not read: damage to it is no obstacle to a path.
@@ -259,6 +259,25 @@ class ResumeOnTwoRanksTest(unittest.TestCase):
         for seen in self.both("best-is-on-one-disk"):
             self.assertEqual((seen.get("step"), seen["best"]), (10, None))
         self.assertIn("not there on rank(s) 1", self.heard("best-is-on-one-disk"))
+
+    # ---- Ranks that can meet and not talk ----
+
+    def test_without_a_store(self):
+        self.assert_resumed("no-store", 9)
+        self.assert_resumed("no-store-fallback", 6)
+        for seen in self.both("no-store-fallback"):
+            self.assertIn("checkpoint-9: model.safetensors", "\n".join(seen["heard"]))
+
+    def test_without_a_store_nothing_good_is_an_error_on_each(self):
+        self.assert_same_error("no-store-all-damaged", "checkpoint-9: optimizer.pt", "checkpoint-3: optimizer.pt")
+        self.assert_same_error("no-store-path", "checkpoint-9", "optimizer.pt is missing")
+
+    def test_without_a_store_saves_are_in_place_and_whole(self):
+        for seen in self.both("no-store-saves"):
+            self.assertNotIn("error", seen)
+            self.assertEqual(seen["saved"], "good")
+            self.assertIn(f"checkpoint-{LAST_STEP}", seen["left"])
+            self.assertNotIn("_staging", seen["left"])
 
     def test_a_finished_run(self):
         for seen in self.both("finished"):

@@ -506,6 +506,89 @@ class IncompleteTest(RotationTestCase):
         self.assert_steps(10, 20, 30, 40)
 
 
+class MemoryTest(RotationTestCase):
+    """What a rotation remembers of the one before must never hide what has changed since."""
+
+    def setUp(self):
+        super().setUp()
+        self.memory = rotation.Memory()
+        self.now = 1000.0
+        self.step_of_times = 1
+        real_stat = os.stat
+
+        def coarse(path, *args, **kwargs):
+            info = real_stat(path, *args, **kwargs)
+            if not str(path).startswith(self.out):
+                return info
+            # As a file system does that counts in steps of two seconds, all within one of them.
+            times = mock.Mock(wraps=info, st_mtime_ns=self.step_of_times, st_ctime_ns=self.step_of_times)
+            times.st_dev, times.st_ino, times.st_mode = info.st_dev, info.st_ino, info.st_mode
+            return times
+
+        self.enterContext(mock.patch.object(rotation.time, "monotonic", lambda: self.now))
+        self.coarse = mock.patch.object(rotation.os, "stat", coarse)
+
+    def plan(self, later: float = 0.0) -> Plan:
+        self.now += later
+        return plan_rotation(self.out, limit=1, memory=self.memory)
+
+    def settle(self) -> None:
+        for _ in range(3):
+            self.plan(later=10.0)
+
+    @parameterized.expand(
+        [
+            ("pinned", lambda path: Path(path, KEEP_NAME).touch()),
+            ("of an older format", lambda path: os.unlink(os.path.join(path, MANIFEST_NAME))),
+            ("empty", lambda path: [os.unlink(os.path.join(path, name)) for name in os.listdir(path)]),
+            ("made anew", lambda path: (shutil.rmtree(path), os.mkdir(path))),
+        ]
+    )
+    def test_a_change_is_seen(self, _, change):
+        self.seal(10, 20, 30)
+        self.settle()
+        before = self.plan()
+        self.assertEqual(before.retire, (self.path(10), self.path(20)))
+        change(self.path(20))
+        plan = self.plan(later=10.0)
+        self.assertNotEqual(plan, before)
+        self.assertEqual(plan, plan_rotation(self.out, limit=1))
+
+    def test_a_new_one_and_one_that_is_gone(self):
+        self.seal(10, 20)
+        self.settle()
+        self.seal(30)
+        self.assertEqual(self.plan().retire, (self.path(10), self.path(20)))
+        shutil.rmtree(self.path(10))
+        self.assertEqual(self.plan().retire, (self.path(20),))
+
+    def test_another_checkpoint_in_its_place(self):
+        self.seal(10, 20)
+        self.settle()
+        os.rename(self.path(20), self.path("aside"))
+        os.rename(self.path(10), self.path(20))
+        os.rename(self.path("aside"), self.path(10))
+        self.assertEqual(self.plan().retire, (self.path(20),))
+
+    def test_nothing_is_remembered_within_one_step_of_the_times(self):
+        self.seal(10, 20)
+        with self.coarse:
+            for later in (0.0, 0.5, 1.0):
+                self.plan(later)
+            Path(self.path(10), KEEP_NAME).touch()
+            self.assertEqual(self.plan().retire, ())
+
+    def test_what_is_settled_is_not_read_again(self):
+        self.seal(10, 20)
+        with self.coarse:
+            self.settle()
+            with mock.patch.object(rotation.discovery, "look", side_effect=AssertionError("read again")):
+                self.assertEqual(self.plan().retire, (self.path(10),))
+                self.step_of_times += 1
+                with self.assertRaisesRegex(AssertionError, "read again"):
+                    self.plan()
+
+
 class EmptyDirectoryTest(RotationTestCase):
     """What holds nothing may go first; directories like that are all that some callers of `rotate_checkpoints` have."""
 

@@ -136,13 +136,15 @@ class EvidenceTest(TestCasePlus):
         # A checkpoint that is being sealed in place has it.
         self.assertEqual(check_structure(self.path), [])
 
-    @parameterized.expand(["notes.pt", "README.md", ".gitkeep", "events.log", "data.bin", "chat_template.jinja"])
+    @parameterized.expand(
+        ["notes.pt", "README.md", ".gitkeep", "events.log", "data.bin", "chat_template.jinja", "notes.json"]
+    )
     def test_a_file_that_may_be_empty(self, name):
         (self.path / name).write_bytes(b"")
         self.assertEqual(evidence(self.path), [])
 
     @parameterized.expand(
-        ["merges.txt", "vocab.json", "adapter_model.safetensors", "rng_state.pth", "latest", "x.json"]
+        ["merges.txt", "vocab.json", "adapter_model.safetensors", "rng_state.pth", "latest", "generation_config.json"]
     )
     def test_a_file_that_may_not_be_empty(self, name):
         (self.path / name).write_bytes(b"")

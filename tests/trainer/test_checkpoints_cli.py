@@ -29,9 +29,9 @@ from parameterized import parameterized
 from transformers.cli.checkpoints import app
 from transformers.cli.transformers import app as library_app
 from transformers.testing_utils import TestCasePlus
-from transformers.trainer_checkpoint import inspection, owner
+from transformers.trainer_checkpoint import disk, inspection, owner
 from transformers.trainer_checkpoint.__main__ import main
-from transformers.trainer_checkpoint.inspection import format_size, format_time, printable
+from transformers.trainer_checkpoint.inspection import format_time, printable
 from transformers.trainer_checkpoint.layout import MANIFEST_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -497,7 +497,7 @@ class FormatTest(unittest.TestCase):
         ]
     )
     def test_sizes(self, size, text):
-        self.assertEqual(format_size(size), text)
+        self.assertEqual(disk.format_size(size), text)
 
     def test_times(self):
         self.assertRegex(format_time("2026-11-30T09:13:36.000+00:00"), r"^2026-(11-30|12-01|11-29) \d\d:\d\d$")

@@ -169,7 +169,7 @@ class InTheTrainerTest(TestCasePlus):
         for loader in (trainer.get_train_dataloader(), trainer.get_eval_dataloader()):
             self.assertIsInstance(loader.worker_init_fn, OutliveSignals)
             protected = loader.worker_init_fn
-            trainer._checkpoints.preemption.protect_workers(loader)
+            trainer._safe_checkpoints.preemption.protect_workers(loader)
             self.assertIs(loader.worker_init_fn, protected)
         self.assertEqual(pickle.loads(pickle.dumps(OutliveSignals(None, (15,), 3.0))).seconds, 3.0)
         trainer.args.dataloader_num_workers = 0

@@ -128,7 +128,7 @@ class TrainingTest(TrainerTestCase):
         with mock.patch.object(torch.distributed, "barrier", side_effect=AssertionError("a barrier")):
             trainer = tiny_trainer(self.out, max_steps=2)
             trainer.train()
-        self.assertTrue(trainer._checkpoints.ranks().alone)
+        self.assertTrue(trainer._safe_checkpoints.ranks().alone)
         self.assert_good("checkpoint-2")
 
     def test_two_trainings_in_one_process(self):
@@ -252,6 +252,27 @@ class SubclassTest(TrainerTestCase):
         self.assert_good("checkpoint-2")
         self.assertEqual(Path(self.path("checkpoint-2", "after.txt")).read_text(encoding="utf-8"), "after")
         self.assertIn("_staging", Path(self.path("checkpoint-2", "before.txt")).read_text(encoding="utf-8"))
+
+    def test_attributes_and_files_of_its_own(self):
+        """Neither an attribute that sounds like ours nor a file that holds nothing is any of our business."""
+
+        class Keeping(Trainer):
+            def __init__(self, *args, **kwargs):
+                self._checkpoints = []
+                super().__init__(*args, **kwargs)
+
+            def _save_checkpoint(self, model, trial):
+                path = os.path.join(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+                os.makedirs(path, exist_ok=True)
+                Path(path, "notes.json").touch()
+                super()._save_checkpoint(model, trial)
+                self._checkpoints.append(self.state.global_step)
+
+        trainer = tiny_trainer(self.out, cls=Keeping, max_steps=2)
+        trainer.train()
+        self.assertEqual(trainer._checkpoints, [2])
+        self.assert_good("checkpoint-2")
+        self.assertEqual(os.path.getsize(self.path("checkpoint-2", "notes.json")), 0)
 
     def test_an_override_in_a_mix_in_beside_the_trainer(self):
         class MixIn:

@@ -149,7 +149,7 @@ def _print_table(directory: str, found: list[inspection.CheckpointInfo]) -> None
         return
     table = Table(title=Text(printable(os.path.abspath(directory))), title_justify="left", title_style="bold")
     table.add_column("")
-    table.add_column("checkpoint", overflow="fold")
+    table.add_column("checkpoint", no_wrap=True, overflow="fold")
     table.add_column("saved", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("files", justify="right")

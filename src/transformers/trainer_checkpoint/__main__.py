@@ -24,9 +24,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import inspection
+from . import disk, inspection
 from .errors import CheckpointError
-from .inspection import as_json, format_size, format_time, printable
+from .inspection import as_json, format_time, printable
 from .layout import MANIFEST_NAME, TRAINER_STATE_NAME
 from .verification import FULL, SIZE, UNREADABLE
 
@@ -147,7 +147,7 @@ def nothing_found(run_dir: str) -> str:
 def row_of(one: inspection.CheckpointInfo) -> tuple[str, str, str, str, str, str]:
     verdict = one.verdict + (", pinned" if one.pinned else "")
     inside = " ".join(one.state) or "-"
-    return printable(one.name), format_time(one.saved_at), format_size(one.size), str(one.files), inside, verdict
+    return printable(one.name), format_time(one.saved_at), disk.format_size(one.size), str(one.files), inside, verdict
 
 
 def remarks(found: Sequence[inspection.CheckpointInfo]) -> list[str]:
@@ -160,7 +160,7 @@ def remarks(found: Sequence[inspection.CheckpointInfo]) -> list[str]:
 
 
 def verdict_lines(result: Any) -> list[str]:
-    lines = [f"{result.path}: {result.verdict} ({format_size(result.size)} in {result.files} files)"]
+    lines = [f"{result.path}: {result.verdict} ({disk.format_size(result.size)} in {result.files} files)"]
     lines += [f"  {problem}" for problem in result.problems]
     lines += [f"  note: {note}" for note in result.notes]
     return [printable(line) for line in lines]
@@ -193,7 +193,7 @@ def clean_lines(run_dir: str, leftovers: Sequence[inspection.Leftover], deleted:
     if not deletable:
         lines = [f"Nothing to delete in {run_dir}."]
     else:
-        size = format_size(sum(leftover.size for leftover in deletable))
+        size = disk.format_size(sum(leftover.size for leftover in deletable))
         lines = [f"{'Deleted' if deleted else 'Would delete'} {size} in {run_dir}:"]
         lines += [f"  {_leftover_line(run_dir, leftover)}" for leftover in deletable]
         if not deleted:
@@ -211,7 +211,7 @@ def print_json(value: Any) -> int:
 
 
 def _leftover_line(run_dir: str, leftover: inspection.Leftover) -> str:
-    return f"{os.path.relpath(leftover.path, run_dir)} ({format_size(leftover.size)}): {leftover.text}"
+    return f"{os.path.relpath(leftover.path, run_dir)} ({disk.format_size(leftover.size)}): {leftover.text}"
 
 
 def _some(texts: Sequence[str], most: int = 3) -> list[str]:

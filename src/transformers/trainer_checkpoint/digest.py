@@ -70,7 +70,6 @@ def digest_bytes(data: bytes, algorithm: str = DEFAULT_ALGORITHM) -> str:
 def digest_file(
     path: str | os.PathLike,
     algorithm: str = DEFAULT_ALGORITHM,
-    sync: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[int, str]:
     """Size in bytes and digest (hexadecimal) of the file at `path`.
@@ -80,24 +79,16 @@ def digest_file(
             A regular file.
         algorithm (`str`, *optional*, defaults to the best one installed):
             A key of `ALGORITHMS`.
-        sync (`bool`, *optional*, defaults to `False`):
-            Also flush the file to the disk, whoever wrote it. The flush comes first: what is hashed is then in the
-            page cache *and* on the disk, and a write error of the device is raised here.
         progress (`Callable[[int], None]`, *optional*):
             Called with the number of bytes of each chunk.
 
     Raises:
-        `OSError`: if the file cannot be read, or not be flushed.
+        `OSError`: if the file cannot be read.
     """
     digest = ALGORITHMS[algorithm]()
     size = 0
     buffer = memoryview(bytearray(CHUNK_SIZE))
     with open(path, "rb", buffering=0) as file:
-        if sync:
-            # Imported late: `disk` needs nothing of this module, and readers need nothing of `disk`.
-            from .disk import flush_descriptor
-
-            flush_descriptor(file.fileno(), path)
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
             size += count
@@ -107,16 +98,42 @@ def digest_file(
 
 
 def digest_files(
-    root: str | os.PathLike,
-    names: Iterable[str],
-    algorithm: str = DEFAULT_ALGORITHM,
-    sync: bool = False,
-    progress: Callable[[int], None] | None = None,
+    root: str | os.PathLike, names: Iterable[str], algorithm: str = DEFAULT_ALGORITHM, sync: bool = False
 ) -> dict[str, tuple[int, str]]:
-    """`digest_file` of several files at a time; relative name to (size, digest). The first error is raised."""
+    """`digest_file` of several files at a time; relative name to (size, digest).
+
+    Args:
+        root (`str` or `os.PathLike`):
+            The directory that holds the files.
+        names (`Iterable[str]`):
+            Their paths in it, with `/`.
+        algorithm (`str`, *optional*, defaults to the best one installed):
+            A key of `ALGORITHMS`.
+        sync (`bool`, *optional*, defaults to `False`):
+            Also flush the files to the disk, whoever wrote them. The two go on side by side: one waits for the disk, the
+            other for the processor, and what is hashed is still in the page cache.
+
+    Raises:
+        `OSError`: if a file cannot be read or flushed: the first such error, once nothing is going on any more.
+    """
     names = list(names)
     if not names:
         return {}
-    with ThreadPoolExecutor(min(THREADS, len(names)), thread_name_prefix="checkpoint-digest") as pool:
-        results = pool.map(lambda name: digest_file(os.path.join(root, name), algorithm, sync, progress), names)
-        return dict(zip(names, results, strict=True))
+    paths = [os.path.join(root, name) for name in names]
+    workers = min(THREADS, len(names))
+    with (
+        ThreadPoolExecutor(workers, thread_name_prefix="checkpoint-flush") as flushing,
+        ThreadPoolExecutor(workers, thread_name_prefix="checkpoint-digest") as hashing,
+    ):
+        flushed = [flushing.submit(_flush_file, path) for path in paths if sync]
+        digests = [hashing.submit(digest_file, path, algorithm) for path in paths]
+        for future in flushed:
+            future.result()
+        return {name: future.result() for name, future in zip(names, digests, strict=True)}
+
+
+def _flush_file(path: str) -> None:
+    # Imported late: `disk` needs nothing of this module, and readers need nothing of `disk`.
+    from .disk import flush_file
+
+    flush_file(path)

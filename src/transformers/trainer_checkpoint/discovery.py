@@ -166,7 +166,7 @@ def find_checkpoints(run_dir: str | os.PathLike, *, check: str = STAT) -> list[F
     """
     if check not in (ORDER, STAT, ALL):
         raise ValueError(f"`check` is {check!r}; it must be {ORDER!r}, {STAT!r} or {ALL!r}")
-    found = in_order(_look(entry.path, entry.name) for entry in _directories(run_dir, CHECKPOINT_PREFIX))
+    found = in_order(look(entry.path, entry.name) for entry in _directories(run_dir, CHECKPOINT_PREFIX))
     if check == ORDER:
         return found
     for at in range(len(found) - 1, -1, -1):
@@ -232,7 +232,7 @@ def sorted_checkpoints(
         entries = _directories(output_dir, checkpoint_prefix)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = in_order((_look(entry.path, entry.name) for entry in entries), checkpoint_prefix)
+    found = in_order((look(entry.path, entry.name) for entry in entries), checkpoint_prefix)
     paths = [str(Path(output_dir) / checkpoint.name) for checkpoint in found]
     if best_model_checkpoint is not None and paths:
         best = os.path.realpath(best_model_checkpoint)
@@ -274,7 +274,7 @@ def look_at(path: str | os.PathLike) -> Found:
     path = os.fspath(path)
     with scan(path):
         pass
-    return look_closely(_look(path, os.path.basename(os.path.abspath(path))))
+    return look_closely(look(path, os.path.basename(os.path.abspath(path))))
 
 
 # ---- The order ----
@@ -511,7 +511,8 @@ def scan(path: str | os.PathLike):
         raise NotADirectoryError(errno.ENOTDIR, "a directory is expected here, not a file", os.fspath(path)) from error
 
 
-def _look(path: str, name: str) -> Found:
+def look(path: str, name: str) -> Found:
+    """The directory `name` at `path` as its head and its name show it: what `find_checkpoints` says with `"order"`."""
     head = problem = note = None
     step = step_of(name)
     if step is None:

@@ -378,3 +378,13 @@ def flush_directories(directories: Iterable[str]) -> None:
     """Flush several directories, children first."""
     for directory in sorted(directories, key=len, reverse=True):
         flush_directory(directory)
+
+
+def format_size(size: float) -> str:
+    """Bytes as people read them, in powers of ten: `1.62 GB`."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        # 999.5 is the first number that three digits round up to 1000.
+        if size < 999.5 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.3g} {unit}"

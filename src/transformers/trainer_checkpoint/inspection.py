@@ -454,16 +454,6 @@ def _leftover(path: str, text: str, action: str) -> Leftover:
 # ---- For printing ----
 
 
-def format_size(size: float) -> str:
-    """Bytes as people read them, in powers of ten: `1.62 GB`."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        # 999.5 is the first number that three digits round up to 1000.
-        if size < 999.5 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.3g} {unit}"
-
-
 def format_time(saved_at: str | None) -> str:
     """A time as people here read it: local, to the minute."""
     try:

@@ -43,6 +43,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -178,7 +179,7 @@ def encode_head(head: Head) -> bytes:
 
 def _check(body: bytes) -> bytes:
     """Digest over every byte before it. crc32 everywhere: it needs no package, and the head is small."""
-    return digest_bytes(body, "crc32").encode("ascii")
+    return b"%08x" % zlib.crc32(body)
 
 
 def read_head(checkpoint: str | os.PathLike) -> Head | None:
@@ -202,7 +203,7 @@ def decode_head(data: bytes, path: str) -> Head:
     """Parse and check the bytes of a head; `path` is for the messages. Raises `ManifestError`."""
     fields = _parse_object(data, path)
     version = fields.get("format")
-    if not isinstance(version, int) or not _is_count(version) or version < 1:
+    if type(version) is not int or version < 1:
         raise ManifestError(f"{path} has no format number; it is not a checkpoint manifest")
     if version > FORMAT:
         raise NewerManifestError(
@@ -221,9 +222,11 @@ def _head_from(fields: Mapping[str, Any], path: str) -> Head:
         return ManifestError(f"{path}: field {name!r} is {fields.get(name)!r}, which is not what it should be")
 
     for name, least in (("step", 0), ("sequence", 1), ("world_size", 1), ("sealing", 1)):
-        if not _is_count(fields.get(name)) or fields[name] < least:
+        value = fields.get(name)
+        if type(value) is not int or value < least:
             raise bad(name)
-    if not isinstance(fields.get("nonce"), str) or not _NONCE.match(fields["nonce"]):
+    nonce = fields.get("nonce")
+    if type(nonce) is not str or not _NONCE.match(nonce):
         raise bad("nonce")
     for name in ("state", "saw"):
         if not _is_list_of(fields.get(name), str):
@@ -239,7 +242,9 @@ def _head_from(fields: Mapping[str, Any], path: str) -> Head:
         or not isinstance(record.get("name"), str)
         or not FILE_LIST_PATTERN.match(record["name"])
         or not isinstance(record.get("digest"), str)
-        or not all(_is_count(record.get(key)) for key in ("size", "count", "bytes"))
+        or not _is_count(record.get("size"))
+        or not _is_count(record.get("count"))
+        or not _is_count(record.get("bytes"))
     ):
         raise bad("files")
     part = fields.get("part")
@@ -258,7 +263,7 @@ def _head_from(fields: Mapping[str, Any], path: str) -> Head:
         world_size=fields["world_size"],
         state=tuple(fields["state"]),
         algorithm=fields["algorithm"],
-        files=ListRecord(**{key: record[key] for key in ("name", "size", "digest", "count", "bytes")}),
+        files=ListRecord(record["name"], record["size"], record["digest"], record["count"], record["bytes"]),
         part=None if part is None else Part(part["index"], part["of"], tuple(part["ranks"])),
         saw=tuple(fields["saw"]),
         sealing=fields["sealing"],
@@ -339,12 +344,14 @@ def _parse_object(data: bytes, path: str) -> dict[str, Any]:
     return fields
 
 
+# What comes out of JSON has exactly the types of JSON, and `True` is no number. A run directory can have thousands of
+# heads, and all of them are read.
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
+    return type(value) is list and {*map(type, value)} <= {kind}
 
 
 __all__ = [

@@ -55,7 +55,7 @@ from .layout import TRAINER_STATE_NAME, checkpoint_name, rank_in, step_of
 from .manifest import Head, draw_nonce, known_algorithm, read_head
 from .ranks import Ranks
 from .structure import state_inside
-from .transaction import FOREIGN_COLLECTIVE_GRACE, FOREIGN_FILE_PATIENCE, describe, format_size
+from .transaction import FOREIGN_COLLECTIVE_GRACE, FOREIGN_FILE_PATIENCE, describe
 from .verification import bytes_to_read, verify
 
 
@@ -444,7 +444,7 @@ class _Report:
         what = {"full": "digests verified", "size": "sizes verified", "off": "not verified"}[level]
         if level == "full" and not self.verified:
             what = "no manifest to verify it with"
-        return f"step {self.main.step}, {what}" + (f", {format_size(self.main.size)}" if self.main.size else "")
+        return f"step {self.main.step}, {what}" + (f", {disk.format_size(self.main.size)}" if self.main.size else "")
 
     def warnings(self, trainer: "Trainer") -> Iterator[str]:
         """What a training that resumes from it has to expect."""

@@ -39,6 +39,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..utils import logging
@@ -65,6 +66,9 @@ logger = logging.get_logger(__name__)
 COUNTED_BY_LOOKING = 64
 # How long `Sweeper.close` waits. The interpreter itself still waits for the thread; this is for the message (seconds).
 SWEEP_PATIENCE = 600.0
+
+# The coarsest steps in which a file system counts times: FAT's (seconds).
+TIME_STEP = 2.0
 
 # First line of the sentinel in a checkpoint that rotation deletes where it lies. What carries it may be deleted for
 # good: the decision was taken, and files are missing already.
@@ -102,6 +106,7 @@ def plan_rotation(
     keep_every: int | None = None,
     protected: Mapping[str, str | os.PathLike | None] | None = None,
     own: Collection[int] = (),
+    memory: "Memory | None" = None,
 ) -> Plan:
     """Decide what a rotation of `run_dir` does. Changes nothing on disk. Called by the publisher, after the publish.
 
@@ -118,6 +123,8 @@ def plan_rotation(
             in `run_dir`, because a run directory may have been moved.
         own (`Collection[int]`, *optional*):
             The steps this run saved. They are kept before an older run's checkpoints in the same directory.
+        memory ([`Memory`], *optional*):
+            What the rotations before found, where the same process rotates again and again.
 
     Returns:
         `Plan`: what goes and what stays; an empty one if there is no run directory.
@@ -133,7 +140,7 @@ def plan_rotation(
         return Plan()
     if len(candidates) <= limit:
         return Plan()
-    return _Planner(run_dir, _list(candidates), own).plan(limit, keep_every, protected or {})
+    return _Planner(run_dir, _list(candidates, memory), own).plan(limit, keep_every, protected or {})
 
 
 def plan_best_only(run_dir: str | os.PathLike, best: str | os.PathLike, *, keep_every: int | None = None) -> Plan:
@@ -350,33 +357,91 @@ def _is_directory(entry: os.DirEntry) -> bool:
         return False
 
 
-def _list(candidates: Iterable[os.DirEntry]) -> _Listing:
-    """What `find_checkpoints` finds with `check="order"`.
+def _list(candidates: Iterable[os.DirEntry], memory: "Memory | None" = None) -> _Listing:
+    """What `find_checkpoints` finds with `check="order"`."""
+    looks = (memory or Memory()).look_at_all(candidates)
+    return _Listing(
+        found=in_order(look.found for look in looks),
+        empty={look.found.name for look in looks if look.is_empty},
+        links={look.found.name for look in looks if look.is_link},
+    )
 
-    One listing of each directory answers everything where there is no manifest, in half the time: with thousands of
-    checkpoints that is what a rotation spends its time on.
+
+@dataclasses.dataclass(frozen=True)
+class _Look:
+    """What one directory showed, and what to recognise it by.
+
+    Args:
+        found (`Found`):
+            What `discovery.look` says.
+        is_empty, is_link (`bool`):
+            There is nothing inside; its name is a link.
+        mark (`tuple[int, ...]`, *optional*):
+            Device, inode, and both times of the directory (ns).
+        since (`float`):
+            When this mark was seen first (monotonic, seconds).
+        settled (`bool`):
+            Whether any later change shows in the mark.
     """
-    found: list[Found] = []
-    empty: set[str] = set()
-    links: set[str] = set()
-    for entry in candidates:
+
+    found: Found
+    is_empty: bool
+    is_link: bool
+    mark: tuple[int, ...] | None
+    since: float
+    settled: bool
+
+
+class Memory:
+    """What the last rotation of this process found in a run directory of many checkpoints.
+
+    Reading thousands of manifests is what a rotation would spend its time on. A directory's own times change with every
+    file that is made, renamed or deleted in it, and nothing that is looked at here is ever written in place. They change
+    in steps: what was found counts again only if it was looked at while the times had not moved for longer than a step.
+    They are compared with each other, never with a clock. Anything that goes is looked at again before it does.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[str, _Look] = {}
+
+    def look_at_all(self, candidates: Iterable[os.DirEntry]) -> list[_Look]:
+        """Look at each of `candidates`, or remember it. What is no longer among them is forgotten."""
+        looks = {entry.path: self._look(entry) for entry in candidates}
+        self._looks = looks
+        return list(looks.values())
+
+    def _look(self, entry: os.DirEntry) -> _Look:
         if entry.is_symlink():
-            links.add(entry.name)
+            return _look(entry, is_link=True)
         try:
-            names = os.listdir(entry.path)
+            info = os.stat(entry.path)
         except OSError:
-            names = [MANIFEST_NAME]  # the next look says what is wrong
-        if MANIFEST_NAME in names:
-            found.append(discovery._look(entry.path, entry.name))
-            continue
-        if not names:
-            empty.add(entry.name)
+            return _look(entry)
+        mark = (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns)
+        before = self._looks.get(entry.path)
+        now = since = time.monotonic()
+        if before is not None and before.mark == mark:
+            if before.settled:
+                return before
+            since = before.since
+        return dataclasses.replace(_look(entry), mark=mark, since=since, settled=now - since > TIME_STEP)
+
+
+def _look(entry: os.DirEntry, is_link: bool = False) -> _Look:
+    """One listing answers everything where there is no manifest, in half the time that `discovery.look` takes."""
+    try:
+        names = os.listdir(entry.path)
+    except OSError:
+        names = [MANIFEST_NAME]  # the next look says what is wrong
+    if MANIFEST_NAME in names:
+        found = discovery.look(entry.path, entry.name)
+    else:
         problem = None if TRAINER_STATE_NAME in names else str(discovery.NO_TRAINER_STATE)
         if SENTINEL_NAME in names:
             problem = str(discovery.INTERRUPTED)
         step = step_of(entry.name) or 0
-        found.append(Found(entry.path, entry.name, step, None, problem, None, KEEP_NAME in names, checked=False))
-    return _Listing(in_order(found), empty, links)
+        found = Found(entry.path, entry.name, step, None, problem, None, KEEP_NAME in names, checked=False)
+    return _Look(found, not names, is_link, mark=None, since=0.0, settled=False)
 
 
 def _identity(path: str | os.PathLike) -> tuple[int, int] | None:
@@ -620,6 +685,7 @@ def rotate_run(
     durable: bool = True,
     busy: Callable[[], bool] | None = None,
     sweeper: Sweeper | None = None,
+    memory: Memory | None = None,
 ) -> Outcome:
     """Plan a rotation and carry it out. Called by the publisher, once the new checkpoint is published. Never raises.
 
@@ -627,7 +693,7 @@ def rotate_run(
     background, or which is empty where there is none. The arguments are those of `plan_rotation` and `carry_out`.
     """
     try:
-        plan = plan_rotation(run_dir, limit=limit, keep_every=keep_every, protected=protected, own=own)
+        plan = plan_rotation(run_dir, limit=limit, keep_every=keep_every, protected=protected, own=own, memory=memory)
     except OSError as error:
         return _not_looked_at(run_dir, error)
     return _carry_out_and_sweep(plan, run_dir, durable, busy, sweeper)
@@ -762,10 +828,7 @@ def _is_new(text: str) -> bool:
 def _say_what_is_left_alone(plan: Plan) -> None:
     new = [path for path, problem in plan.left_alone.items() if _is_new(f"{os.path.realpath(path)}: {problem}")]
     if new:
-        # Imported late: this is the only thing a rotation needs of saving.
-        from .transaction import format_size
-
-        texts = (f"{path} ({format_size(_size(path))}): {plan.left_alone[path]}" for path in new)
+        texts = (f"{path} ({disk.format_size(_size(path))}): {plan.left_alone[path]}" for path in new)
         logger.warning(
             "`save_total_limit` does not count these and does not delete them, because they are not complete "
             f"checkpoints: {'; '.join(texts)}. Delete them if they are not needed."

@@ -69,6 +69,19 @@ _TORCH_FILE = re.compile(
     r"^(pytorch_model.*\.bin|adapter_model\.bin|training_args\.bin|optimizer\.(pt|bin)|scheduler\.pt|scaler\.pt"
     r"|rng_state(_\d+)?\.pth|rank\d+-of-\d+-optimizer\.pt|.*_(model|optim)_states\.pt)$"
 )
+# What the library itself writes as JSON, beside configurations and indices.
+_JSON_FILES = frozenset(
+    {
+        TRAINER_STATE_NAME,
+        "config.json",
+        "tokenizer.json",
+        "added_tokens.json",
+        "special_tokens_map.json",
+        "vocab.json",
+        "chat_template.json",
+        "modules.json",
+    }
+)
 # A rank has at most five digits here: a name is somebody else's text, and a range up to it is built.
 _RNG = re.compile(r"^rng_state_(\d{1,5})\.pth$")
 _XLA = re.compile(r"^rank(\d{1,5})-of-(\d{1,5})-optimizer\.pt$")
@@ -260,7 +273,8 @@ def _never_empty(base: str) -> bool:
     if TEMPORARY_SUFFIX in base:
         return False
     return (
-        base.endswith((".json", ".safetensors"))
+        base in _JSON_FILES
+        or base.endswith(("_config.json", ".index.json", ".safetensors"))
         or base in (_DISTCP_METADATA, _DEEPSPEED_LATEST, "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model")
         or _TORCH_FILE.match(base) is not None
     )

@@ -32,15 +32,15 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..utils import logging
-from . import backends
+from . import backends, disk
 from .errors import CheckpointSaveError, RankLostError
 from .held_logs import held_logs
 from .layout import checkpoint_name
 from .manifest import Head
 from .ranks import Alone, Ranks, Unconnected
-from .rotation import Sweeper
+from .rotation import Memory, Sweeper
 from .sealing import LaterSeals
-from .transaction import Published, RunDirectory, SaveTransaction, format_size
+from .transaction import Published, RunDirectory, SaveTransaction
 
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _in_transaction(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def save_checkpoint(self: "Trainer", model: Any, trial: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return self._checkpoints.save(trial, functools.partial(method, self, model, trial, *args, **kwargs))
+        return self._safe_checkpoints.save(trial, functools.partial(method, self, model, trial, *args, **kwargs))
 
     return save_checkpoint
 
@@ -75,9 +75,9 @@ def _keeping_errors(method: Any) -> Callable:
 
     @functools.wraps(method)
     def write(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        with self._checkpoints.keep_error(what):
+        with self._safe_checkpoints.keep_error(what):
             result = method(self, *args, **kwargs)
-            self._checkpoints.account_for_known_files()
+            self._safe_checkpoints.account_for_known_files()
             return result
 
     return write
@@ -88,7 +88,7 @@ def _once_per_save(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def store_flos(self: "Trainer") -> Any:
-        return None if self._checkpoints.flos_are_stored else method(self)
+        return None if self._safe_checkpoints.flos_are_stored else method(self)
 
     return store_flos
 
@@ -98,7 +98,7 @@ def _giving_up_the_run_directory(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def train(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        with self._checkpoints.training():
+        with self._safe_checkpoints.training():
             return method(self, *args, **kwargs)
 
     return train
@@ -110,7 +110,7 @@ def _keeping_load_errors(method: Any) -> Callable:
 
     @functools.wraps(method)
     def load(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        with self._checkpoints.keep_load_error(what):
+        with self._safe_checkpoints.keep_load_error(what):
             return method(self, *args, **kwargs)
 
     return load
@@ -122,12 +122,12 @@ def _voting_on_random_state(method: Callable) -> Callable:
     @functools.wraps(method)
     def load_random_state(self: "Trainer", checkpoint: str | None, *args: Any, **kwargs: Any) -> Any:
         load = functools.partial(method, self, checkpoint, *args, **kwargs)
-        loading = self._checkpoints.loading
+        loading = self._safe_checkpoints.loading
         if loading is None or not loading.random_state_pending or checkpoint != loading.path:
             result = load()
         else:
             result = loading.load_random_state(load)
-        self._checkpoints.evaluate_if_due()
+        self._safe_checkpoints.evaluate_if_due()
         return result
 
     return load_random_state
@@ -141,9 +141,9 @@ def _entering_again(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def inner_training_loop(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        loading = self._checkpoints.loading
+        loading = self._safe_checkpoints.loading
         given = inspect.signature(method).bind(self, *args, **kwargs).arguments
-        with self._checkpoints.in_loop(given.get("trial"), given.get("ignore_keys_for_eval")):
+        with self._safe_checkpoints.in_loop(given.get("trial"), given.get("ignore_keys_for_eval")):
             if loading is None:
                 return method(self, *args, **kwargs)
             return loading.run(method, args, kwargs)
@@ -156,7 +156,7 @@ def _at_step_boundary(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def maybe_log_save_evaluate(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        preemption = self._checkpoints.preemption
+        preemption = self._safe_checkpoints.preemption
         if preemption is None:
             return method(self, *args, **kwargs)
         return preemption.at_step_boundary(functools.partial(method, self, *args, **kwargs))
@@ -169,7 +169,7 @@ def _at_prediction_step(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def prediction_step(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        preemption = self._checkpoints.preemption
+        preemption = self._safe_checkpoints.preemption
         if preemption is None:
             return method(self, *args, **kwargs)
         return preemption.at_prediction_step(functools.partial(method, self, *args, **kwargs))
@@ -182,7 +182,7 @@ def _while_loading_data(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def get_batch_samples(self: "Trainer", epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        preemption = self._checkpoints.preemption
+        preemption = self._safe_checkpoints.preemption
         if preemption is None:
             return method(self, epoch_iterator, *args, **kwargs)
         return preemption.while_loading_data(epoch_iterator, lambda iterator: method(self, iterator, *args, **kwargs))
@@ -196,7 +196,7 @@ def _protecting_workers(method: Callable) -> Callable:
     @functools.wraps(method)
     def get_dataloader(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
         dataloader = method(self, *args, **kwargs)
-        preemption = self._checkpoints.preemption
+        preemption = self._safe_checkpoints.preemption
         return dataloader if preemption is None else preemption.protect_workers(dataloader)
 
     return get_dataloader
@@ -207,7 +207,7 @@ def _after_the_last_step(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def finalize_training(self: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        self._checkpoints.after_the_last_step()
+        self._safe_checkpoints.after_the_last_step()
         return method(self, *args, **kwargs)
 
     return finalize_training
@@ -218,7 +218,7 @@ def _checking_for_remains(method: Callable) -> Callable:
 
     @functools.wraps(method)
     def issue_warnings_after_load(self: "Trainer", load_result: Any) -> Any:
-        loading = self._checkpoints.loading
+        loading = self._safe_checkpoints.loading
         if loading is not None:
             loading.check_no_remains(load_result.missing_keys)
         return method(self, load_result)
@@ -269,12 +269,12 @@ class TransactionalCheckpoints:
                 setattr(cls, name, wrapped)
 
     @property
-    def _checkpoints(self: Any) -> "TrainerCheckpoints":
+    def _safe_checkpoints(self: Any) -> "TrainerCheckpoints":
         # Made at the first use: subclasses exist that do not call `Trainer.__init__`.
-        keeper = self.__dict__.get("_checkpoint_keeper")
+        keeper = self.__dict__.get("_safe_checkpoints")
         # A copied Trainer comes with the other one's.
         if keeper is None or keeper.trainer is not self:
-            keeper = self.__dict__["_checkpoint_keeper"] = TrainerCheckpoints(self)
+            keeper = self.__dict__["_safe_checkpoints"] = TrainerCheckpoints(self)
         return keeper
 
 
@@ -308,7 +308,7 @@ class TrainerCheckpoints:
         self._transaction: SaveTransaction | None = None
         # While a save is being opened: the run directory and what `run_dir_for_saving` answers for it.
         self._redirect: tuple[str, str] | None = None
-        self._sweeper = Sweeper()
+        self._sweeper, self._memory = Sweeper(), Memory()
         self._later_seals = LaterSeals()
         # During a save: its collective was gone through when the save was opened.
         self.flos_are_stored = False
@@ -625,7 +625,7 @@ class TrainerCheckpoints:
         if "push" in transaction.wishes:
             self.trainer._push_from_checkpoint(published.path)
         logger.info(
-            f"Checkpoint saved to {published.path} ({format_size(published.size)} in {published.files} files, "
+            f"Checkpoint saved to {published.path} ({disk.format_size(published.size)} in {published.files} files, "
             f"{published.seconds:.1f} s)"
         )
         if published.head is not None:
@@ -645,6 +645,7 @@ class TrainerCheckpoints:
             durable=run.durable,
             busy=self._is_pushing,
             sweeper=self._sweeper,
+            memory=self._memory,
         )
         self._put_off = bool(outcome.put_off)
 

@@ -373,8 +373,8 @@ class SaveTransaction:
             free, size = reply["free"], reply["last_size"]
             if self.ranks.rank == 0 and free is not None and size is not None and free < size:
                 self._tell(
-                    f"There may be too little space for {self.final}: {format_size(free)} are free, and the last "
-                    f"checkpoint took {format_size(size)}. Deleting checkpoints that are no longer needed, or a "
+                    f"There may be too little space for {self.final}: {disk.format_size(free)} are free, and the last "
+                    f"checkpoint took {disk.format_size(size)}. Deleting checkpoints that are no longer needed, or a "
                     "lower `save_total_limit`, makes room."
                 )
 
@@ -827,12 +827,3 @@ def writer_fields() -> dict[str, Any]:
         "pid": os.getpid(),
         "run": owner.run_nonce(),
     }
-
-
-def format_size(size: float) -> str:
-    """Bytes as people read them, in powers of ten: `1.62 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

@@ -226,7 +226,7 @@ def _digests(
     pending: dict[Future, str] = {}
     try:
         for name in names:
-            pending[pool.submit(digest_file, os.path.join(root, name), algorithm, False, advance)] = name
+            pending[pool.submit(digest_file, os.path.join(root, name), algorithm, advance)] = name
         while pending:
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:

@@ -205,7 +205,7 @@ def run_resume(context: Context) -> dict[str, Any]:
             trainer.train(resume_from_checkpoint=True)
         except BaseException as error:
             return describe_error(error)
-    return {**seen_of(trainer), "from": trainer._checkpoints.resumed_from, "heard": lines}
+    return {**seen_of(trainer), "from": trainer._safe_checkpoints.resumed_from, "heard": lines}
 
 
 def _copy_run(context: Context, out: str, without: int) -> None:

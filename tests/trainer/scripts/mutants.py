@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "no file flush",
-        (("digest.py", "        if sync:\n", "        if False:\n"),),
+        (("digest.py", "for path in paths if sync]", "for path in paths if False]"),),
         ("power_cut.py", "--fs", "ext4", "--states", "60", "--seed", "1"),
     ),
     Mutant(

@@ -68,7 +68,7 @@ def train(out: str, cls: type[Trainer] = Trainer, resume: bool | None = None, **
     with heard() as lines:
         try:
             trainer.train(resume_from_checkpoint=resume)
-            found = {**seen_of(trainer), "from": trainer._checkpoints.resumed_from}
+            found = {**seen_of(trainer), "from": trainer._safe_checkpoints.resumed_from}
         except BaseException as error:
             found = describe_error(error)
     found["heard"] = [line for line in lines if line.startswith(("WARNING", "ERROR"))]

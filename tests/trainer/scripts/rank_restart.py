@@ -52,7 +52,7 @@ def main() -> None:
     found = {
         **seen_of(trainer),
         "attempt": attempt,
-        "from": trainer._checkpoints.resumed_from,
+        "from": trainer._safe_checkpoints.resumed_from,
         "reference": seen_of(reference),
     }
     with open(folder / f"rank{rank}.json", "w", encoding="utf-8") as file:

@@ -211,6 +211,13 @@ def _host_of_its_own(rank: int) -> list:
     return [mock.patch("transformers.trainer_checkpoint.board.host_name", lambda: f"host{rank}/1")]
 
 
+def _no_store(rank: int) -> list:
+    """As on XLA, or with SageMaker's model parallelism: the ranks can meet and not talk."""
+    from transformers.trainer_checkpoint.board import StatusBoard
+
+    return [mock.patch.object(StatusBoard, "of_process_group", lambda **kwargs: None)]
+
+
 def _only_on(rank: int, change: Callable[[str], None]) -> Callable[[str, int], None]:
     def prepare(run_dir: str, on: int) -> None:
         if on == rank:
@@ -332,6 +339,18 @@ def _cases() -> Iterator[Case]:
     )
     yield Case("finished", arguments={"max_steps": 9})
 
+    # Each rank decides alone, and all look at one disk.
+    yield Case("no-store", patches=_no_store)
+    yield Case("no-store-fallback", prepare=_damage("model.safetensors", "flipped"), patches=_no_store)
+    yield Case(
+        "no-store-all-damaged",
+        prepare=_all(*(_damage("optimizer.pt", "empty", step) for step in STEPS)),
+        patches=_no_store,
+    )
+    yield Case("no-store-path", request="checkpoint-9", prepare=_damage("optimizer.pt", "missing"), patches=_no_store)
+    saving = {"save_strategy": "steps", "save_steps": LAST_STEP}
+    yield Case("no-store-saves", arguments=saving, patches=_no_store)
+
 
 CASES: dict[str, Case] = {case.name: case for case in _cases()}
 
@@ -352,6 +371,8 @@ def run_case(case: Case, folder: str, rank: int) -> dict[str, Any]:
     """Resume as the case says. Called by all ranks, which meet before and after; what this rank saw."""
     import torch
     import torch.distributed as dist
+
+    from transformers.trainer_checkpoint import verify_checkpoint
 
     run_dir = os.path.join(folder, "case", case.name + (f"-{rank}" if case.own_disk else ""))
     if rank == 0 or case.own_disk:
@@ -403,6 +424,8 @@ def run_case(case: Case, folder: str, rank: int) -> dict[str, Any]:
     seen["heard"] = heard.texts
     dist.barrier()
     seen["left"] = sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else []
+    newest = os.path.join(run_dir, f"checkpoint-{LAST_STEP}")
+    seen["saved"] = verify_checkpoint(newest).verdict if os.path.isdir(newest) else None
     dist.barrier()
     if rank == 0 or case.own_disk:
         shutil.rmtree(run_dir)
