@@ -73,6 +73,9 @@ FOUND = (
     "They now look again at the next save.",
     "When the record of who saves in a run directory could not be read just before the publish, the error said that "
     "another training was using it. It now says what could not be read.",
+    "Where several hosts share a disk, each finds out the usual mode of a file by making one, in the directory that the "
+    "others were walking. Now and then one of them met it just before it was gone, and the save failed. Walking passes "
+    "over such files.",
     "A training that got its arguments from a command line refused to start, because `jit_checkpoint_signals` had lost "
     "its default there.",
 )

@@ -13,6 +13,7 @@
 # limitations under the License.
 """One process: the transaction, the publish, and what they leave on disk. No training; see `scripts/save_driver.py`."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import struct
 import subprocess
 import sys
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -393,6 +395,47 @@ class InPlaceTest(SaveTestCase):
         with mock.patch.object(os, "fsync", fsync), self.assertRaisesRegex((CheckpointSaveError, OSError), "Errno 5"):
             save(self.out, 20, content("a", 20))
         self.assertFalse(os.path.exists(self.path("checkpoint-20")))
+
+
+class WalkTest(SaveTestCase):
+    """Every host that shares the disk probes the directory that all of them walk."""
+
+    def appears_and_goes(self, make: Callable[[Path], None], walk: Callable[[str], list[str]]) -> list[str]:
+        """What `walk` returns where a probe is there while the directory is listed, and not a moment later."""
+        root = Path(self.get_auto_remove_tmp_dir())
+        write_files(str(root), {"a/weights": b"1", "b": b"2"})
+        real = os.scandir
+
+        @contextlib.contextmanager
+        def listed(path):
+            probe = Path(path, "modes-0123abcd.tmp-checkpoint")
+            make(probe)
+            with real(path) as entries:
+                found = list(entries)
+            probe.rmdir() if probe.is_dir() else probe.unlink()
+            yield iter(found)
+
+        def scandir(path):
+            return real(path) if "modes-" in os.fspath(path) else listed(path)
+
+        with mock.patch.object(disk.os, "scandir", scandir):
+            found = walk(str(root))
+        return [os.path.relpath(path, root) if os.path.isabs(path) else path for path in found]
+
+    @parameterized.expand([("file", Path.touch), ("directory", Path.mkdir)])
+    def test_a_probe_of_another_host_that_is_gone_a_moment_later(self, _, make):
+        self.assertEqual(
+            self.appears_and_goes(make, lambda root: [name for name, _ in disk.walk_files(root)]), ["a/weights", "b"]
+        )
+        self.assertEqual(self.appears_and_goes(make, disk.walk_directories), [".", "a"])
+
+    def test_anything_else_that_is_gone_is_an_error(self):
+        root = self.get_auto_remove_tmp_dir()
+        write_files(root, {"a": b"1", "b": b"2"})
+        with self.assertRaises(FileNotFoundError):
+            for name, _ in disk.walk_files(root):
+                if name == "a":
+                    os.unlink(os.path.join(root, "b"))
 
 
 class ModesTest(SaveTestCase):

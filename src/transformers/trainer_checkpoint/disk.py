@@ -351,27 +351,40 @@ def free_space(path: str | os.PathLike) -> int | None:
 
 
 def walk_files(root: str | os.PathLike) -> Iterator[tuple[str, os.stat_result]]:
-    """Relative path (with `/`) and `lstat` of everything below `root` that is not a directory. Raises `OSError`."""
+    """Relative path (with `/`) and `lstat` of everything below `root` that is not a directory. Raises `OSError`.
+
+    What another host probes the directory with may come and go meanwhile; anything else that goes is an error.
+    """
 
     def below(directory: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         with os.scandir(directory) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                yield from below(entry.path, f"{prefix}{entry.name}/")
-            else:
-                yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False)
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from below(entry.path, f"{prefix}{entry.name}/")
+                else:
+                    yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                if not _is_probe(entry):
+                    raise
 
     yield from below(os.fspath(root), "")
 
 
 def walk_directories(root: str | os.PathLike) -> list[str]:
-    """`root` and every directory below it, parents first."""
+    """`root` and every directory below it, parents first, without what a host probes the directory with."""
     found = [os.fspath(root)]
     for directory in found:
         with os.scandir(directory) as entries:
-            found.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            found.extend(
+                entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not _is_probe(entry)
+            )
     return found
+
+
+def _is_probe(entry: os.DirEntry) -> bool:
+    return entry.name.endswith(TEMPORARY_SUFFIX)
 
 
 def flush_directories(directories: Iterable[str]) -> None:

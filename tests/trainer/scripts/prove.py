@@ -84,9 +84,9 @@ def jobs(scale: float) -> list[Job]:
         Job("soak", "soak, 2 processes", ("soak.py", "--ranks", "2", "--minutes", minutes)),
     ]
     for fs in FILE_SYSTEMS:
-        # Each part records a run of the workload of its own. From half the full run on it is 1,000 states.
+        # Each part records a run of the workload of its own, and has room for all its flushes and announcements twice.
         for part in range(4 if scale >= 0.5 else 1):
-            states = str(250 if scale >= 0.5 else max(30, round(1000 * scale)))
+            states = str(700 if scale >= 0.5 else max(30, round(1000 * scale)))
             found.append(
                 Job("power", f"power cut, {fs}", ("power_cut.py", "--fs", fs, "--states", states, "--seed", str(part)))
             )
