@@ -476,12 +476,15 @@ def check_toctree() -> list[str]:
 
 
 def check_readme() -> list[str]:
-    """README's constraint pins this patch set, and its map is current."""
+    """README's constraint pins this patch set, the way back leads to the release below it, and its map is current."""
     text = README.read_text(encoding="utf-8")
     pins = read_pins()
     problems = []
-    if set(re.findall(r"transformers==([\w.+]+)", text)) != {pins.full_version}:
-        problems.append(f"README.md: the constraint has to be transformers=={pins.full_version}")
+    if set(re.findall(r"transformers==([\w.+]+)", text)) != {pins.full_version, pins.version}:
+        problems.append(
+            f"README.md: the constraint has to be transformers=={pins.full_version}, and the way back "
+            f"transformers=={pins.version}"
+        )
     try:
         if with_map(text) != text:
             problems.append("README.md: the map is not current. Run: python utils/readme_map.py")

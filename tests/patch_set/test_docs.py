@@ -300,7 +300,8 @@ def test_entries_go_behind_the_trainer():
     at = lines.index("      title: Trainer")
     assert lines[at + 1] == "    - local: trainer_checkpoints" and lines[at + 2].startswith("      title: ")
     assert [line for line in lines if line in TABLE.splitlines()] == TABLE.splitlines()
-    assert toctree.pages(text) == ["trainer", "trainer_checkpoints", "trainer_checkpoint_protocol", "hpo_train"]
+    ours = ["trainer_checkpoints", "trainer_checkpoint_protocol", "trainer_checkpoint_proof"]
+    assert toctree.pages(text) == ["trainer", *ours, "hpo_train"]
     assert toctree.with_entries(text) == text
 
 

@@ -19,7 +19,10 @@ import random
 import shutil
 import sys
 import unittest
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
@@ -35,8 +38,9 @@ from transformers.trainer_checkpoint.discovery import (
     newest_complete_checkpoint,
     sorted_checkpoints,
 )
+from transformers.trainer_checkpoint.disk import retire
 from transformers.trainer_checkpoint.layout import KEEP_NAME, MANIFEST_NAME, SENTINEL_NAME
-from transformers.trainer_checkpoint.manifest import Head, ListRecord, Part
+from transformers.trainer_checkpoint.manifest import Head, ListRecord, Part, read_head
 from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
 from transformers.utils import logging
 
@@ -49,6 +53,35 @@ from .checkpoint_layouts import (
     write_json,
     write_text,
 )
+
+
+def meanwhile(
+    module: ModuleType, name: str, act: Callable[[], object], *, after: bool = False
+) -> AbstractContextManager[object]:
+    """Before the function `name` of `module` is called for the first time, or after that, `act` happens once."""
+    real, acts = getattr(module, name), [act]
+
+    def watched(*args, **kwargs):
+        if acts and not after:
+            acts.pop()()
+        result = real(*args, **kwargs)
+        if acts:
+            acts.pop()()
+        return result
+
+    return mock.patch.object(module, name, watched)
+
+
+def rotate(run_dir: Path, old: int, new: int | None = None, sequence: int = 9) -> None:
+    """What a training does beside a reader: publish a newer checkpoint, and take an old one out of use."""
+    if new is not None:
+        make_sealed(run_dir, new, sequence)
+    retire(run_dir, run_dir / f"checkpoint-{old}", "0a" * 8, durable=False)
+
+
+def seal_again(path: Path) -> None:
+    head = read_head(path)
+    seal(path, head.sequence, step=head.step, nonce=head.nonce, sealing=head.sealing + 1)
 
 
 class RunDirectoryTestCase(TestCasePlus):
@@ -417,6 +450,100 @@ class NewestTest(RunDirectoryTestCase):
         write_text(Path(self.path(20)) / KEEP_NAME, "")
         self.assertEqual([one.pinned for one in find_checkpoints(self.out)], [False, True, False])
         self.assertEqual(self.log_of_the_search(), (self.path(30), ""))
+
+
+class WhileATrainingSavesTest(RunDirectoryTestCase):
+    """A good checkpoint is under its name the whole time; which one, changes while somebody looks."""
+
+    @parameterized.expand([("listed", "_directories", True), ("heads_read", "compare", False)])
+    def test_the_only_one_is_rotated_away(self, _, name, after):
+        make_sealed(self.out, 30, 1)
+        with meanwhile(discovery, name, lambda: rotate(self.out, 30, 40), after=after):
+            self.assertEqual(self.log_of_the_search(), (self.path(40), ""))
+
+    def test_one_without_a_manifest_is_rotated_away(self):
+        make_stock(self.out, 30)
+        with meanwhile(discovery, "check_unsealed", lambda: rotate(self.out, 30, 40)):
+            self.assertEqual(self.log_of_the_search(), (self.path(40), ""))
+
+    def test_while_a_damaged_one_is_looked_at(self):
+        make_sealed(self.out, 10, 1)
+        DAMAGES["missing"](make_sealed(self.out, 30, 2) / "model.safetensors")
+        with meanwhile(discovery, "compare", lambda: rotate(self.out, 10, 40)):
+            newest, log = self.log_of_the_search()
+        self.assertEqual(newest, self.path(40))
+        self.assertEqual(log, "")
+
+    def test_it_is_not_listed_for_ever(self):
+        make_sealed(self.out, 10, 1)
+        real, steps = discovery._directories, iter(range(10, 1000, 10))
+
+        def listed(*args):
+            entries = real(*args)
+            step = next(steps)
+            rotate(self.out, step, step + 10, sequence=step)
+            return entries
+
+        with mock.patch.object(discovery, "_directories", listed):
+            self.assertEqual(self.log_of_the_search(), (None, ""))
+        self.assertEqual(next(steps), 10 + 10 * discovery.LOOKS)
+        self.assertEqual(get_last_checkpoint(self.out), self.path(10 + 10 * discovery.LOOKS))
+
+    @parameterized.expand([("order", "_directories", True), ("all", "_directories", True), ("all", "compare", False)])
+    def test_what_is_gone_is_not_in_the_answer(self, check, name, after):
+        for step in (10, 20, 30):
+            make_sealed(self.out, step, step)
+        with meanwhile(discovery, name, lambda: rotate(self.out, 10), after=after):
+            found = find_checkpoints(self.out, check=check)
+        self.assertEqual(
+            [(one.name, one.problem) for one in found], [("checkpoint-20", None), ("checkpoint-30", None)]
+        )
+
+    def test_nor_is_it_sorted(self):
+        make_sealed(self.out, 10, 1)
+        with meanwhile(discovery, "_directories", lambda: rotate(self.out, 10, 20), after=True):
+            self.assertEqual(sort_checkpoints(str(self.out)), [self.path(20)])
+
+    def test_sealed_again(self):
+        make_sealed(self.out, 20, 1)
+        path = make_sealed(self.out, 30, 2)
+        with meanwhile(discovery, "compare", lambda: seal_again(path)):
+            self.assertEqual(self.log_of_the_search(), (self.path(30), ""))
+        self.assertTrue((path / "checkpoint-files.2.json").exists())
+
+    def test_the_list_before_goes_while_the_files_are_listed(self):
+        make_sealed(self.out, 30, 1)
+        error = FileNotFoundError(2, "No such file or directory", "checkpoint-files.1.json")
+        real = discovery.disk.walk_files
+        with mock.patch.object(discovery.disk, "walk_files", side_effect=[error, real(self.path(30))]):
+            self.assertEqual(self.log_of_the_search(), (self.path(30), ""))
+
+    def test_another_one_takes_its_name(self):
+        make_sealed(self.out, 20, 1)
+        make_sealed(self.out, 30, 2)
+
+        def replace():
+            rotate(self.out, 30)
+            path = make_sealed(self.out, 30, 3)
+            write_text(path / "README.md", "# A model card\n")
+            write_json(path / "trainer_state.json", {"global_step": 30, "epoch": 1.0})
+            seal(path, 3, step=30)
+
+        with meanwhile(discovery, "compare", replace):
+            self.assertEqual(self.log_of_the_search(), (self.path(30), ""))
+
+    def test_one_that_was_listed_before(self):
+        path = make_sealed(self.out, 30, 1)
+        (found,) = find_checkpoints(self.out, check="order")
+        rotate(self.out, 30)
+        self.assertEqual(discovery.look_closely(found).problem, discovery.GONE)
+        self.assertTrue(discovery.is_gone(path))
+
+    def test_damage_is_looked_at_once(self):
+        DAMAGES["missing"](make_sealed(self.out, 30, 1) / "model.safetensors")
+        with mock.patch.object(discovery, "compare", wraps=discovery.compare) as compare:
+            self.assertIn("model.safetensors is missing", self.log_of_the_search()[1])
+        compare.assert_called_once()
 
 
 class LevelTest(RunDirectoryTestCase):

@@ -301,6 +301,18 @@ class OneProcessAfterAnotherTest(RanksTestCase):
         for name in [*SAVED, "checkpoint-8"]:
             assert_good(self, self.folder / "twice" / name)
 
+    def test_callbacks_of_all_ranks_change_the_checkpoint(self):
+        for durability in ("full", "process"):
+            for seen in self.of_all(f"callbacks-{durability}"):
+                self.assertNotIn("error", seen)
+            for name in SAVED:
+                path = self.folder / f"callbacks-{durability}" / name
+                assert_good(self, path)
+                entries, last = read_entries(path, read_head(path)), self.ranks - 1
+                self.assertTrue(
+                    {"extra_state.pt", "ema_rank0/optimizer.pt", f"ema_rank{last}/optimizer.pt"} <= set(entries)
+                )
+
     def test_trials_of_a_hyperparameter_search(self):
         run = self.folder / "trials"
         self.assertEqual(sorted(os.listdir(run)), ["run-0", "run-1"])

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, trainer_checkpoint
 from transformers.testing_utils import TestCasePlus
-from transformers.trainer_checkpoint import digest, verification
+from transformers.trainer_checkpoint import digest, inspection, verification
 from transformers.trainer_checkpoint.discovery import find_checkpoints, is_text
 from transformers.trainer_checkpoint.disk import walk_files
 from transformers.trainer_checkpoint.layout import FILE_LIST_PATTERN, MANIFEST_NAME, SENTINEL_NAME, UNLISTED_NAMES
@@ -45,7 +45,8 @@ from transformers.trainer_checkpoint.verification import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
-from .checkpoint_layouts import DAMAGES, LAYOUTS, copy, make, make_sealed, seal, write_text
+from .checkpoint_layouts import DAMAGES, LAYOUTS, copy, make, make_sealed, make_stock, seal, write_json, write_text
+from .test_checkpoint_discovery import meanwhile, rotate, seal_again
 
 
 def listed_files(path: Path) -> list[str]:
@@ -371,6 +372,56 @@ class VerifyTest(TestCasePlus):
         self.assertEqual([(name, info.st_size, info.st_mtime_ns) for name, info in walk_files(self.out)], before)
 
 
+class WhileATrainingSavesTest(TestCasePlus):
+    def setUp(self):
+        super().setUp()
+        self.out = Path(self.get_auto_remove_tmp_dir())
+
+    def test_sealed_again(self):
+        path = make_sealed(self.out, 20, 1)
+        with meanwhile(verification, "compare", lambda: seal_again(path)):
+            result = verify(path)
+        self.assertEqual((result.verdict, result.problems, result.head), (GOOD, (), read_head(path)))
+
+    def test_changed_and_sealed_again_while_it_is_read(self):
+        path = make_sealed(self.out, 20, 1)
+
+        def change():
+            write_json(path / "trainer_state.json", {"global_step": 20, "epoch": 1.0})
+            seal_again(path)
+
+        with meanwhile(verification, "_digests", change):
+            self.assertEqual(verify(path).problems, ())
+
+    def test_damage_is_read_once(self):
+        DAMAGES["bit flipped"](make_sealed(self.out, 20, 1) / "model.safetensors")
+        with mock.patch.object(verification, "_digests", wraps=verification._digests) as digests:
+            self.assertEqual(verify(self.out / "checkpoint-20").verdict, DAMAGED)
+        digests.assert_called_once()
+
+    @parameterized.expand([("sealed", make_sealed, "compare"), ("stock", make_stock, "check_unsealed")])
+    def test_rotated_away(self, kind, make_one, look):
+        path = make_one(self.out, 20, *([1] if kind == "sealed" else []))
+        with meanwhile(verification, look, lambda: rotate(self.out, 20)), self.assertRaises(FileNotFoundError):
+            verify(path)
+
+    @parameterized.expand([("sealed", make_sealed), ("stock", make_stock)])
+    def test_a_list_while_one_is_rotated_away(self, kind, make_one):
+        make_one(self.out, 20, *([1] if kind == "sealed" else []))
+        with meanwhile(inspection, "verify", lambda: rotate(self.out, 20, 30)):
+            listed = trainer_checkpoint.list_checkpoints(self.out)
+        self.assertEqual([(one.name, one.verdict) for one in listed], [("checkpoint-30", GOOD)])
+
+    def test_a_list_looks_at_the_others_once(self):
+        for step in (10, 20, 30):
+            make_sealed(self.out, step, step)
+        with mock.patch.object(inspection, "verify", wraps=inspection.verify) as look:
+            with meanwhile(inspection, "verify", lambda: rotate(self.out, 10, 40, sequence=40)):
+                listed = trainer_checkpoint.list_checkpoints(self.out)
+        self.assertEqual([one.name for one in listed], ["checkpoint-20", "checkpoint-30", "checkpoint-40"])
+        self.assertEqual(look.call_count, 4)
+
+
 class PublicFunctionsTest(TestCasePlus):
     def test_they_are_exported_lazily(self):
         script = (
@@ -416,6 +467,10 @@ class PublicFunctionsTest(TestCasePlus):
         DAMAGES["bit flipped"](path / "model.safetensors")
         self.assertTrue(trainer_checkpoint.verify_checkpoint(path, quick=True).ok)
         self.assertFalse(trainer_checkpoint.verify_checkpoint(path).ok)
+        with self.assertRaisesRegex(ValueError, "a run directory with 1 of them.*checkpoint-20"):
+            trainer_checkpoint.verify_checkpoint(out)
+        # `trainer.save_model()` and `trainer.save_state()` write into the run directory itself.
+        make(out, 20)
         with self.assertRaisesRegex(ValueError, "a run directory with 1 of them.*checkpoint-20"):
             trainer_checkpoint.verify_checkpoint(out)
 

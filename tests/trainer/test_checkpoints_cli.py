@@ -36,9 +36,12 @@ from transformers.trainer_checkpoint.layout import MANIFEST_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from .checkpoint_layouts import DAMAGES, copy, make, make_sealed, make_stock, write_text
+from .test_checkpoint_discovery import meanwhile, rotate
 
 
 MODULE = [sys.executable, "-m", "transformers.trainer_checkpoint"]
+# `transformers checkpoints`, as a process of its own too.
+LIBRARY = [sys.executable, "-c", "from transformers.cli.transformers import app; app()", "checkpoints"]
 
 
 def run_module(*arguments: object) -> subprocess.CompletedProcess:
@@ -112,7 +115,9 @@ class ListTest(CliTestCase):
     @parameterized.expand(BOTH)
     def test_full(self, _, run):
         DAMAGES["bit flipped"](make_sealed(self.out, 20, 1) / "model.safetensors")
-        self.assertIn("good", run("list", self.out)[1])
+        quick = run("list", self.out)[1]
+        self.assertIn("good", quick)
+        self.assertIn("Sizes were compared, and no contents", quick)
         self.assertIn("model.safetensors is not what was saved", run("list", self.out, "--full")[1])
 
     @parameterized.expand(BOTH)
@@ -124,7 +129,25 @@ class ListTest(CliTestCase):
     @parameterized.expand(BOTH)
     def test_a_checkpoint_instead_of_a_run(self, _, run):
         self.a_run()
-        self.assertIn("It looks like a checkpoint itself", run("list", self.out / "checkpoint-20")[1])
+        for command in ("list", "explain"):
+            self.assertIn("It looks like a checkpoint itself", run(command, self.out / "checkpoint-20")[1])
+
+    @parameterized.expand([(200,), (80,), (60,), (40,)])
+    def test_a_narrow_terminal(self, columns):
+        self.a_run()
+        with mock.patch.dict(os.environ, {"COLUMNS": str(columns)}):
+            code, out, _ = run_rich("list", self.out)
+        self.assertEqual(code, 0)
+        table = [line for line in out.splitlines() if set(line) & set("│┃━─")]
+        self.assertLessEqual(max(map(len, table)), columns)
+        for name, verdict in ((5, "unverified"), (20, "good, pinned"), (30, "damaged")):
+            self.assertRegex("\n".join(table), rf"checkpoint-{name} .*{verdict} ")
+
+    def test_where_there_is_room_for_nothing(self):
+        self.a_run()
+        for columns in range(1, 30):
+            with mock.patch.dict(os.environ, {"COLUMNS": str(columns)}):
+                self.assertEqual(run_rich("list", self.out)[0], 0)
 
     @parameterized.expand(BOTH)
     def test_names_cannot_write_to_the_terminal(self, _, run):
@@ -251,7 +274,7 @@ class ExplainTest(CliTestCase):
 
     @parameterized.expand(BOTH)
     def test_nothing_to_resume_from(self, _, run):
-        self.assertEqual(run("explain", self.out)[:2], (1, f"There is no checkpoint in {self.out}.\n"))
+        self.assertEqual(run("explain", self.out)[:2], (1, f"No checkpoints in {self.out}.\n"))
         DAMAGES["empty"](make_stock(self.out, 20) / "model.safetensors")
         code, out, _ = run("explain", self.out)
         self.assertEqual(code, 1)
@@ -287,6 +310,57 @@ class ExplainTest(CliTestCase):
         owner.claim(self.out, durable=False)
         self.addCleanup(owner.release, self.out)
         self.assertIn(f"process {os.getpid()} on host", inspection.explain(self.out).owner)
+
+    def test_while_the_only_one_is_rotated_away(self):
+        for name in ("find_leftovers", "verify"):
+            out = Path(self.get_auto_remove_tmp_dir())
+            make_sealed(out, 20, 1)
+            with meanwhile(inspection, name, lambda: rotate(out, 20, 30)):
+                explanation = inspection.explain(out)
+            self.assertEqual((explanation.chosen, explanation.passed_over), (f"{out}/checkpoint-30", ()))
+
+    @parameterized.expand(
+        [("find_checkpoints", False), ("find_checkpoints", True), ("verify", False), ("_owner", False)]
+    )
+    def test_while_the_staged_one_is_published(self, name, after):
+        make_sealed(self.out, 20, 1)
+        staged = self.stage(30, 2)
+
+        def publish():
+            os.rename(staged, self.out / "checkpoint-30")
+            (self.out / "_staging" / "owner.json").unlink()
+            (self.out / "_staging").rmdir()
+            rotate(self.out, 20)
+
+        with meanwhile(inspection, name, publish, after=after):
+            self.assertEqual(inspection.explain(self.out).chosen, f"{self.out}/checkpoint-30")
+
+    def test_while_a_staged_one_is_judged(self):
+        from transformers.trainer_checkpoint import publishing
+
+        make_sealed(self.out, 20, 1)
+        staged = self.stage(30, 2)
+        publish = lambda: os.rename(staged, self.out / "checkpoint-30")  # noqa: E731
+        with meanwhile(publishing, "read_head", publish, after=True):
+            explanation = inspection.explain(self.out)
+        self.assertEqual((explanation.chosen, explanation.leftovers), (f"{self.out}/checkpoint-30", ()))
+
+    def test_what_is_damaged_is_read_once(self):
+        for step in (10, 20):
+            make_sealed(self.out, step, step)
+        DAMAGES["bit flipped"](make_sealed(self.out, 30, 30) / "model.safetensors")
+        looked_at = []
+        real = inspection.verify
+
+        def look(path, *args, **kwargs):
+            looked_at.append(os.path.basename(path))
+            if looked_at == ["checkpoint-30", "checkpoint-20"]:
+                rotate(self.out, 20)
+            return real(path, *args, **kwargs)
+
+        with mock.patch.object(inspection, "verify", look):
+            self.assertEqual(inspection.explain(self.out).chosen, f"{self.out}/checkpoint-10")
+        self.assertEqual(looked_at, ["checkpoint-30", "checkpoint-20", "checkpoint-10"])
 
     def stage(self, step: int, sequence: int) -> Path:
         """What a save that was killed leaves: a staging directory of ours and its dead owner's record."""
@@ -386,6 +460,27 @@ class CleanTest(CliTestCase):
         self.assertEqual(err.count("Could not be deleted: "), len(self.deletable))
         self.assertEqual(self.there(), self.deletable | self.kept)
 
+    @parameterized.expand(["_staging", "_trash"])
+    def test_what_goes_while_it_is_listed(self, name):
+        away = lambda: os.rename(self.out / name, self.out / "away")  # noqa: E731
+        path, looked = str(self.out / name), inspection._is_directory
+
+        def look(directory):
+            there = looked(directory)
+            if there and str(directory) == path:
+                away()
+            return there
+
+        with mock.patch.object(inspection, "_is_directory", look):
+            leftovers, problems = inspection.clean(self.out)
+        self.assertNotIn(name, {Path(leftover.path).parent.name for leftover in leftovers})
+        self.assertEqual(problems, [])
+
+    def test_what_is_deleted_meanwhile_is_not_reported(self):
+        with meanwhile(inspection, "_in_trash", lambda: (self.out / f"_disk-{'0a' * 8}").unlink()):
+            leftovers = inspection.find_leftovers(self.out)
+        self.assertNotIn(f"_disk-{'0a' * 8}", {Path(leftover.path).name for leftover in leftovers})
+
     def test_a_trash_that_is_a_link_is_not_entered(self):
         (self.out / "_trash").rename(self.out / "elsewhere")
         os.symlink(self.out / "elsewhere", self.out / "_trash")
@@ -446,17 +541,31 @@ class ModuleTest(CliTestCase):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", timeout=120)
         self.assertEqual(done.stdout, "transformers.trainer_checkpoint\n", done.stderr)
 
-    def test_a_reader_that_goes_away(self):
+    @parameterized.expand([("plain", MODULE), ("rich", LIBRARY)])
+    def test_a_reader_that_goes_away(self, _, command):
         for step in range(1, 400):
             path = self.out / f"checkpoint-{step}"
             path.mkdir()
             write_text(path / "trainer_state.json", "{")
-        process = subprocess.Popen([*MODULE, "list", str(self.out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([*command, "list", str(self.out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process.stdout.read(10)
         process.stdout.close()
         error = process.stderr.read()
         process.stderr.close()
         self.assertEqual((process.wait(120), error), (0, b""))
+
+    @parameterized.expand([("plain", MODULE), ("rich", LIBRARY)])
+    def test_what_the_encoding_lacks_is_escaped(self, _, command):
+        out = self.out / "läuft"
+        path = make_sealed(out, 20, 1)
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        for arguments in (("list", out), ("verify", path), ("explain", out), ("clean", out)):
+            done = subprocess.run(
+                [*command, *map(str, arguments)], capture_output=True, encoding="ascii", timeout=120, env=environment
+            )
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+            if arguments[0] != "list" or command is LIBRARY:
+                self.assertIn("l\\xe4uft", done.stdout)
 
 
 class LibraryCommandTest(CliTestCase):

@@ -584,6 +584,9 @@ class ArgumentsTest(TrainerTestCase):
             ("on_save_error", "ignore"),
             ("resume_verify", True),
             ("save_patience", 0),
+            ("save_patience", "ten"),
+            ("save_patience", None),
+            ("save_patience", float("inf")),
             ("save_keep_every_n_steps", 0),
         ]
     )

@@ -21,6 +21,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -29,16 +30,18 @@ from unittest import mock
 from parameterized import parameterized
 from safetensors.numpy import save_file
 
-from transformers.testing_utils import TestCasePlus
-from transformers.trainer_checkpoint import disk, owner, publishing
+from transformers.testing_utils import CaptureLogger, TestCasePlus
+from transformers.trainer_checkpoint import disk, owner, publishing, rotation
 from transformers.trainer_checkpoint.discovery import newest_complete_checkpoint
 from transformers.trainer_checkpoint.errors import CheckpointError, CheckpointOwnedError, CheckpointSaveError
-from transformers.trainer_checkpoint.layout import KEEP_NAME, SENTINEL_NAME
+from transformers.trainer_checkpoint.layout import KEEP_NAME, SENTINEL_NAME, retired_name
 from transformers.trainer_checkpoint.manifest import read_entries, read_head
 from transformers.trainer_checkpoint.ranks import Alone
+from transformers.trainer_checkpoint.rotation import Sweeper
 from transformers.trainer_checkpoint.sealing import LaterSeals, seal_again, snapshot
 from transformers.trainer_checkpoint.transaction import RunDirectory, SaveTransaction
 from transformers.trainer_checkpoint.verification import verify
+from transformers.utils import logging
 
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -155,11 +158,49 @@ class TransactionTest(SaveTestCase):
         write_files(self.path("checkpoint-20"), content("stale", 20, shards=2))
         opened = self.open_transaction()
         write_files(opened.writing, content("a", 20))
-        write_files(opened.final, {"projector/extra.bin": b"written by an override", "config.json": b"late"})
+        late = {"projector/extra.bin": b"written by an override", "config.json": b'{"by": "an override"}'}
+        write_files(opened.final, late | {"trainer_state.json": b"{}"})
+        # As if the Trainer had written its own after that.
+        os.utime(os.path.join(opened.final, "trainer_state.json"), ns=(1, 1))
         opened.commit()
-        expected = content("a", 20) | {"projector/extra.bin": b"written by an override"}
+        expected = content("a", 20) | late
         self.assertEqual(read_files(self.path("checkpoint-20")), expected)
         self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+    def test_nothing_is_left_beside_the_checkpoint_of_what_is_taken_along(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        write_files(opened.final, {"ema/deep/extra.bin": b"written by an override"})
+        opened.commit()
+        self.assertEqual(sorted(os.listdir(self.out)), ["_staging", "checkpoint-20"])
+        self.assertIn("ema/deep/extra.bin", read_files(self.path("checkpoint-20")))
+
+    def test_what_is_still_being_deleted_makes_room_for_the_next_one(self):
+        save(self.out, 10, content("a", 10))
+        trash = Path(self.path("_trash"))
+        write_files(str(trash / retired_name("checkpoint-5", "0123456789abcdef")), content("old", 5))
+        drain, free = rotation._drain, []
+
+        def slowly(run_dir):
+            time.sleep(0.5)
+            drain(run_dir)
+
+        def free_space(path):
+            free.append(0 if trash.exists() and os.listdir(trash) else 1 << 40)
+            return free[-1]
+
+        sweeper = Sweeper()
+        run = RunDirectory(self.out, Alone(), sweeper=sweeper)
+        with (
+            mock.patch.object(rotation, "_drain", slowly),
+            mock.patch.object(disk, "free_space", free_space),
+            CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.transaction")) as log,
+        ):
+            save(self.out, 20, content("b", 20), run=run)
+        self.assertEqual(free, [0, 1 << 40])
+        self.assertNotIn("too little space", log.out)
+        sweeper.close()
+        run.close()
 
     def test_what_was_written_and_is_gone_fails_the_save(self):
         opened = self.open_transaction()
@@ -543,13 +584,76 @@ class SealAgainTest(SaveTestCase):
         self.assertIn("the digests of 6 files were not finished", " ".join(before.notes))
         later = LaterSeals()
         later.start(published.path, published.head, durable=False)
-        self.assertEqual(later.wait().sealing, 2)
+        later.wait()
+        self.assertEqual(read_head(published.path).sealing, 2)
         after = verify(published.path, level="full")
         self.assertEqual((after.verdict, after.problems, after.notes), ("good", (), ()))
         with open(os.path.join(published.path, "optimizer.pt"), "r+b") as file:
             file.seek(60)
             file.write(b"\xff")
         self.assertEqual([p.file for p in verify(published.path, level="full").problems], ["optimizer.pt"])
+
+    def test_nobody_reads_a_checkpoint_while_digests_are_written_into_it(self):
+        """A callback that copies it, and an upload, would get the head of one sealing and the list of another."""
+        published = save(self.out, 20, content("a", 20), durable=False)
+        before = read_files(published.path)
+        uploading, later = [True], LaterSeals()
+        after_callbacks = later.start(published.path, published.head, durable=False, busy=lambda: uploading[0])
+        _, future = later._running
+        future.result()
+        self.assertEqual(
+            sorted(os.listdir(published.path)),
+            sorted({*before, "checkpoint-files.1.json", "checkpoint-manifest.json"}),
+        )
+        after_callbacks()
+        self.assertEqual(read_head(published.path).sealing, 1)
+        uploading[0] = False
+        later.wait()
+        self.assertEqual(read_head(published.path).sealing, 2)
+        self.assertEqual(verify(published.path, level="full").notes, ())
+
+    def test_under_an_upload_that_outlasts_the_next_save_the_first_seal_stays(self):
+        published = save(self.out, 20, content("a", 20), durable=False)
+        later = LaterSeals()
+        later.start(published.path, published.head, durable=False, busy=lambda: True)()
+        later.wait()
+        self.assertEqual(read_head(published.path).sealing, 1)
+        self.assertEqual(verify(published.path, level="full").verdict, "good")
+
+    def test_after_callbacks_that_raised_nothing_that_changed_is_called_good(self):
+        published = save(self.out, 20, content("a", 20), durable=False)
+        later = LaterSeals()
+        later.start(published.path, published.head, durable=False)
+        with open(os.path.join(published.path, "optimizer.pt"), "ab") as file:
+            file.write(b"half of something")
+        later.close()
+        self.assertEqual(read_head(published.path).sealing, 1)
+        self.assertEqual([p.file for p in verify(published.path, level="full").problems], ["optimizer.pt"])
+
+    @parameterized.expand([(True,), (False,)])
+    def test_what_another_rank_changes_later_is_sealed_when_all_have_come_further(self, durable):
+        published = save(self.out, 20, content("a", 20), durable=durable)
+        later = LaterSeals()
+        later.start(published.path, published.head, durable=durable)()
+        write_files(published.path, {"ema_rank1/optimizer.pt": content("a", 20)["optimizer.pt"]})
+        self.assertEqual(len(verify(published.path, level="full").problems), 1)
+        later.wait()
+        later.look_again()
+        self.assertEqual(verify(published.path, level="full").problems, ())
+        write_files(published.path, {"notes.txt": b"and again"})
+        later.look_again()
+        self.assertIn("notes.txt", read_entries(published.path, read_head(published.path)))
+
+    def test_a_callback_that_saves_the_step_again(self):
+        published = save(self.out, 20, content("a", 20))
+        later = LaterSeals()
+        after_callbacks = later.start(published.path, published.head, durable=True)
+        save(self.out, 20, content("b", 20, shards=2))
+        with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.sealing")) as log:
+            after_callbacks()
+        self.assertEqual(log.out, "")
+        self.assertEqual(read_files(published.path), content("b", 20, shards=2))
+        self.assertEqual(verify(published.path, level="full").problems, ())
 
     @parameterized.expand([(True,), (False,)])
     def test_callbacks_change_files_while_digests_are_added(self, durable):

@@ -73,7 +73,7 @@ def list_(
         found = inspection.list_checkpoints(directory, level=FULL if full else SIZE)
         if json or format == "json":
             return plain.print_json(found)
-        _print_table(directory, found)
+        _print_table(directory, found, full)
         return plain.OK
 
     sys.exit(plain.guarded(command))
@@ -141,31 +141,64 @@ def clean(
 # ---- Printing ----
 
 
-def _print_table(directory: str, found: list[inspection.CheckpointInfo]) -> None:
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled. Rich would end the process with exit code 1; `guarded` knows better."""
+        raise
+
+
+# The columns of the table, those that a narrow terminal has room for first; and how narrow they may be folded.
+_FOLDED = {"": 1, "checkpoint": None, "verdict": None, "size": None, "saved": 10, "files": None, "inside": 9}
+# What rich draws beside each cell, and once more at the end (characters).
+_BESIDE, _END = 3, 1
+
+
+def _print_table(directory: str, found: list[inspection.CheckpointInfo], full: bool) -> None:
     # Text objects throughout: a file name may hold what rich takes for markup.
-    console = Console()
+    console = _Console()
     if not found:
         console.print(Text(plain.nothing_found(directory)))
         return
-    table = Table(title=Text(printable(os.path.abspath(directory))), title_justify="left", title_style="bold")
-    table.add_column("")
-    table.add_column("checkpoint", no_wrap=True, overflow="fold")
-    table.add_column("saved", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("files", justify="right")
-    table.add_column("inside")
-    table.add_column("verdict")
     newest = next((one for one in reversed(found) if one.resumable), None)
+    columns: dict[str, list[Text]] = {
+        name: [] for name in ("", "checkpoint", "saved", "size", "files", "inside", "verdict")
+    }
     for one in found:
         *cells, verdict = plain.row_of(one)
         arrow = Text("➜" if console.encoding.startswith("utf") else ">", style="bold green")
-        table.add_row(arrow if one is newest else "", *map(Text, cells), Text(verdict, style=STYLES[one.verdict]))
+        row = (arrow if one is newest else Text(), *map(Text, cells), Text(verdict, style=STYLES[one.verdict]))
+        for column, cell in zip(columns.values(), row, strict=True):
+            column.append(cell)
+    widths = _widths({name: max(map(len, (name, *cells))) for name, cells in columns.items()}, console.width)
+    table = Table(title=Text(printable(os.path.abspath(directory))), title_justify="left", title_style="bold")
+    shown = [name for name in columns if name in widths]
+    for name in shown:
+        justify = "right" if name in ("size", "files") else "left"
+        table.add_column(name, justify=justify, overflow="fold", width=widths[name])
+    for row in zip(*(columns[name] for name in shown), strict=True):
+        table.add_row(*row)
     console.print(table)
-    _print_lines(plain.remarks(found), None, console)
+    _print_lines(plain.remarks(found, full), None, console)
+
+
+def _widths(natural: dict[str, int], total: int) -> dict[str, int]:
+    """How wide each column becomes, in a terminal of `total` characters; those without room are not among them."""
+    widths = {name: min(natural[name], least or natural[name]) for name, least in _FOLDED.items()}
+
+    def spare() -> int:
+        return total - sum(widths.values()) - _BESIDE * len(widths) - _END
+
+    while spare() < 0 and len(widths) > 3:
+        widths.popitem()
+    if spare() < 0:
+        widths["checkpoint"] = max(1, widths["checkpoint"] + spare())
+    for name in widths:
+        widths[name] += max(0, min(spare(), natural[name] - widths[name]))
+    return widths
 
 
 def _print_lines(lines: list[str], first_style: str | None, console: Console | None = None) -> None:
-    console = console or Console()
+    console = console or _Console()
     for number, line in enumerate(lines):
         # Paths are for copying: they are never broken into several lines.
         console.print(Text(line, style=first_style or "" if number == 0 else ""), soft_wrap=True)

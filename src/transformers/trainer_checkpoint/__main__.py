@@ -18,6 +18,7 @@ was looked at; 2 it could not be looked at, or the command was wrong.
 """
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def guarded(command: Callable[[], int]) -> int:
     """Run `command` and turn what a user's directory can cause into one line on stderr and an exit code."""
+    # A path may hold what the terminal's encoding lacks. Python has it so for stderr anyway.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = command()
         sys.stdout.flush()
@@ -81,7 +85,7 @@ def list_command(options: argparse.Namespace) -> int:
         rows.append((">" if one is newest else "", *row_of(one)))
     for line in _columns(rows if found else []):
         print(line)
-    for line in remarks(found):
+    for line in remarks(found, options.full) if found else []:
         print(line)
     return OK
 
@@ -150,13 +154,16 @@ def row_of(one: inspection.CheckpointInfo) -> tuple[str, str, str, str, str, str
     return printable(one.name), format_time(one.saved_at), disk.format_size(one.size), str(one.files), inside, verdict
 
 
-def remarks(found: Sequence[inspection.CheckpointInfo]) -> list[str]:
+def remarks(found: Sequence[inspection.CheckpointInfo], full: bool) -> list[str]:
     """What is wrong with, or worth saying of, each checkpoint that has something to be said of it."""
-    return [
+    lines = [
         printable(f"{one.name}: {'; '.join([*_some(one.problems), *one.notes])}")
         for one in found
         if one.problems or one.notes
     ]
+    if not full:
+        lines.append("Sizes were compared, and no contents: `--full` reads every byte.")
+    return lines
 
 
 def verdict_lines(result: Any) -> list[str]:
@@ -173,7 +180,7 @@ def explanation_lines(explanation: inspection.Explanation) -> list[str]:
     elif explanation.passed_over:
         lines = [f"No checkpoint in {explanation.run_dir} can be resumed from."]
     else:
-        lines = [f"There is no checkpoint in {explanation.run_dir}."]
+        lines = [nothing_found(explanation.run_dir)]
     if explanation.passed_over:
         lines.append("Passed over, newest first:")
         lines += [f"  {os.path.basename(path)}: {reason}" for path, reason in explanation.passed_over]

@@ -46,15 +46,14 @@ def check_checkpoint_arguments(args: Any) -> None:
         value = getattr(args, name)
         if value not in choices:
             raise ValueError(f"`{name}` is {value!r}; it has to be one of {', '.join(map(repr, choices))}.")
-    if not args.save_patience > 0:
-        raise ValueError(f"`save_patience` is {args.save_patience!r}; it has to be a number of seconds above 0.")
+    for name in ("save_patience", "jit_checkpoint_grace"):
+        seconds = getattr(args, name)
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+            raise ValueError(f"`{name}` is {seconds!r}; it has to be a number of seconds above 0.")
     every = args.save_keep_every_n_steps
     if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 1):
         raise ValueError(f"`save_keep_every_n_steps` is {every!r}; it has to be a whole number of steps above 0.")
     jit_signal_numbers(args.jit_checkpoint_signals)
-    grace = args.jit_checkpoint_grace
-    if isinstance(grace, bool) or not isinstance(grace, (int, float)) or not 0 < grace < float("inf"):
-        raise ValueError(f"`jit_checkpoint_grace` is {grace!r}; it has to be a number of seconds above 0.")
     if args.output_dir is not None and _URI.match(str(args.output_dir)):
         raise ValueError(
             f"`output_dir` is {args.output_dir!r}, an address. The Trainer writes to a file system: it would make a "

@@ -36,6 +36,7 @@ or state on purpose seals the checkpoint again, or moves its manifest away. A fi
 weights), unless loading would read it in place of what was saved.
 """
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -66,6 +67,10 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED = structure.Problem(SENTINEL_NAME, "is there: the save was interrupted")
 NO_TRAINER_STATE = structure.Problem(TRAINER_STATE_NAME, "is missing")
+GONE = "it is not there any more"
+
+# A training may save and rotate while somebody looks: so often is looked again before the last look counts.
+LOOKS = 5
 
 # Levels of `find_checkpoints`.
 ORDER, STAT, ALL = "order", "stat", "all"
@@ -152,7 +157,8 @@ class Found:
 def find_checkpoints(run_dir: str | os.PathLike, *, check: str = STAT) -> list[Found]:
     """The `checkpoint-<digits>` directories in `run_dir`, oldest first, in the order of this module.
 
-    Nothing on disk changes. May run on any rank; what several ranks do with the answer is theirs to agree on.
+    Nothing on disk changes. May run on any rank; what several ranks do with the answer is theirs to agree on. One that
+    is rotated away meanwhile is not in the answer: a newer one has come for it, so the directory is listed again.
 
     Args:
         run_dir (`str` or `os.PathLike`):
@@ -166,14 +172,7 @@ def find_checkpoints(run_dir: str | os.PathLike, *, check: str = STAT) -> list[F
     """
     if check not in (ORDER, STAT, ALL):
         raise ValueError(f"`check` is {check!r}; it must be {ORDER!r}, {STAT!r} or {ALL!r}")
-    found = in_order(look(entry.path, entry.name) for entry in _directories(run_dir, CHECKPOINT_PREFIX))
-    if check == ORDER:
-        return found
-    for at in range(len(found) - 1, -1, -1):
-        found[at] = look_closely(found[at])
-        if check == STAT and found[at].why_not is None:
-            break
-    return found
+    return _find(run_dir, CHECKPOINT_PREFIX, check)
 
 
 def newest_complete_checkpoint(folder: str | os.PathLike) -> str | None:
@@ -229,10 +228,9 @@ def sorted_checkpoints(
         `OSError`: if `output_dir` exists and cannot be read.
     """
     try:
-        entries = _directories(output_dir, checkpoint_prefix)
+        found = _find(output_dir, checkpoint_prefix, ORDER)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = in_order((look(entry.path, entry.name) for entry in entries), checkpoint_prefix)
     paths = [str(Path(output_dir) / checkpoint.name) for checkpoint in found]
     if best_model_checkpoint is not None and paths:
         best = os.path.realpath(best_model_checkpoint)
@@ -245,9 +243,27 @@ def sorted_checkpoints(
 
 
 def look_closely(checkpoint: Found) -> Found:
-    """`checkpoint` with its files looked at: sizes against the manifest, or structure where there is none."""
+    """`checkpoint` with its files looked at: sizes against the manifest, or structure where there is none.
+
+    What is wrong with it counts only if its head is still the one that was read: it may have been sealed again, or
+    another may have taken its name, while its files were looked at.
+    """
     if checkpoint.checked:
         return checkpoint
+    for _ in range(LOOKS):
+        closer = _with_files(checkpoint)
+        if closer.problem is None:
+            break
+        if is_gone(checkpoint.path):
+            return dataclasses.replace(closer, problem=GONE)
+        again = look(checkpoint.path, checkpoint.name)
+        if again.head == checkpoint.head:
+            break
+        checkpoint = again
+    return closer
+
+
+def _with_files(checkpoint: Found) -> Found:
     problem, notes = checkpoint.problem, [checkpoint.note]
     if problem is None:
         problems: list[structure.Problem]
@@ -356,7 +372,7 @@ def compare(path: str, head: Head) -> Comparison:
     Raises:
         `OSError`: the checkpoint cannot be looked at. A manifest whose list cannot be used is a problem, not an error.
     """
-    there = dict(disk.walk_files(path))
+    there = files_below(path)
     try:
         entries = read_entries(path, head)
     except ManifestError as error:
@@ -367,7 +383,7 @@ def compare(path: str, head: Head) -> Comparison:
     if SENTINEL_NAME in there:
         result.problems.append(INTERRUPTED)
     for name in (MANIFEST_NAME, head.files.name):
-        if stat.S_ISLNK(there[name].st_mode) and structure.leaves(path, name):
+        if name in there and stat.S_ISLNK(there[name].st_mode) and structure.leaves(path, name):
             result.problems.append(structure.Problem(name, structure.REFUSED_LINK))
     for name, entry in entries.items():
         problem = _compare_file(path, name, entry, there.get(name), result.modified)
@@ -477,6 +493,57 @@ def _is_shadowed(name: str, entries: Collection[str]) -> bool:
 
 
 # ---- Looking ----
+
+
+def is_gone(path: str | os.PathLike) -> bool:
+    """Whether there is no directory at `path` any more. One that cannot be looked at is not gone."""
+    try:
+        return not stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+def files_below(path: str | os.PathLike) -> dict[str, os.stat_result]:
+    """`disk.walk_files`, again if a file goes meanwhile: sealing again deletes the list of the sealing before."""
+    for _ in range(LOOKS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return dict(disk.walk_files(path))
+    return dict(disk.walk_files(path))
+
+
+def _find(run_dir: str | os.PathLike, prefix: str, check: str) -> list[Found]:
+    for _ in range(LOOKS):
+        found, moved = _find_once(run_dir, prefix, check)
+        if not moved:
+            break
+    return found
+
+
+def _find_once(run_dir: str | os.PathLike, prefix: str, check: str) -> tuple[list[Found], bool]:
+    """What one listing shows, without what has gone since; and whether something went, or was replaced."""
+    listed = [look(entry.path, entry.name) for entry in _directories(run_dir, prefix)]
+    found = in_order([one for one in listed if one.problem is None or not is_gone(one.path)], prefix)
+    moved = len(found) < len(listed)
+    if check == ORDER:
+        return found, moved
+    for at in range(len(found) - 1, -1, -1):
+        closer = look_closely(found[at])
+        if closer.problem == GONE:
+            del found[at]
+            moved = True
+            continue
+        # Another one under the same name has another place in the order.
+        moved = moved or _nonce(closer) != _nonce(found[at])
+        found[at] = closer
+        if check == STAT and closer.why_not is None:
+            break
+    return found, moved
+
+
+def _nonce(checkpoint: Found) -> str | None:
+    return None if checkpoint.head is None else checkpoint.head.nonce
 
 
 def _directories(run_dir: str | os.PathLike, prefix: str) -> list[os.DirEntry]:

@@ -383,6 +383,14 @@ def walk_directories(root: str | os.PathLike) -> list[str]:
     return found
 
 
+def remove_empty_directories(root: str | os.PathLike) -> None:
+    """Remove every directory below `root` that holds no file, and `root` itself if it holds none. Never raises."""
+    with contextlib.suppress(OSError):
+        for directory in reversed(walk_directories(root)):
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
 def _is_probe(entry: os.DirEntry) -> bool:
     return entry.name.endswith(TEMPORARY_SUFFIX)
 

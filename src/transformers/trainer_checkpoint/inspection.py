@@ -27,9 +27,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from . import disk, structure
-from .discovery import NO_TRAINER_STATE, ORDER, Found, find_checkpoints, in_order, scan
+from .discovery import GONE, LOOKS, ORDER, Found, find_checkpoints, in_order, is_gone, scan
 from .errors import CheckpointOwnedError
 from .layout import (
+    MANIFEST_NAME,
     OWNER_NAME,
     TEMPORARY_SUFFIX,
     TRAINER_STATE_NAME,
@@ -167,7 +168,21 @@ def list_checkpoints(run_dir: str | os.PathLike, *, level: str = SIZE) -> list[C
     Raises:
         `OSError`: of the kind that says what is wrong with `run_dir`: not there, not a directory, not readable.
     """
-    return [_info(found, level) for found in find_checkpoints(run_dir, check=ORDER)]
+    known: dict[str, tuple[Found, CheckpointInfo]] = {}
+    for _ in range(LOOKS):
+        infos, moved = [], False
+        for found in find_checkpoints(run_dir, check=ORDER):
+            seen, info = known.get(found.name, (None, None))
+            if info is None or seen != found:
+                info = _info(found, level)
+            if info is None:
+                moved = True  # rotated away: a newer one has come for it
+            else:
+                known[found.name] = found, info
+                infos.append(info)
+        if not moved:
+            break
+    return infos
 
 
 def verify_checkpoint(
@@ -196,15 +211,15 @@ def verify_checkpoint(
         `OSError`: of the kind that says what is wrong with `path`: not there, not a directory, not readable.
         `ValueError`: `path` is a run directory.
     """
-    result = verify(path, SIZE if quick else FULL, progress=progress, show_progress=show_progress)
-    if result.head is None and result.problems[:1] == (NO_TRAINER_STATE,):
+    # A model and a `trainer_state.json` lie in a run directory too, after `save_model` and `save_state`.
+    if not os.path.lexists(os.path.join(path, MANIFEST_NAME)):
         inside = [found.name for found in find_checkpoints(path, check=ORDER)]
         if inside:
             raise ValueError(
                 f"{os.fspath(path)} is no checkpoint, but a run directory with {len(inside)} of them; verify one of them, "
                 f"for instance {os.path.join(path, inside[-1])}"
             )
-    return result
+    return verify(path, SIZE if quick else FULL, progress=progress, show_progress=show_progress)
 
 
 def explain(
@@ -230,35 +245,21 @@ def explain(
         `OSError`: of the kind that says what is wrong with `run_dir`: not there, not a directory, not readable.
     """
     run_dir = os.fspath(run_dir)
-    found = {checkpoint.name: checkpoint for checkpoint in find_checkpoints(run_dir, check=ORDER)}
-    leftovers = find_leftovers(run_dir)
-    staged = {os.path.basename(leftover.path) for leftover in leftovers if leftover.action == PUBLISH}
-    found.update(_staged(run_dir, staged))
-    passed_over: list[tuple[str, str]] = []
-    chosen, notes = None, ()
-    newest_first = in_order(found.values())[::-1]
-    for checkpoint in newest_first:
-        path = os.path.join(run_dir, checkpoint.name)
-        reason = checkpoint.why_not
-        if reason is None:
-            result = verify(checkpoint.path, level, progress=progress, show_progress=show_progress)
-            reason = "; ".join(map(str, result.problems)) or None
-            if reason is None:
-                chosen, notes = path, result.notes
-                if checkpoint.name in staged:
-                    notes += ("is complete in staging and will be published first",)
-                break
-        passed_over.append((path, reason))
-    older = newest_first[len(passed_over) + 1 :]
-    return Explanation(
-        run_dir,
-        chosen,
-        notes,
-        tuple(passed_over),
-        tuple(os.path.join(run_dir, checkpoint.name) for checkpoint in older),
-        tuple(leftovers),
-        _owner(run_dir)[0] if leftovers or os.path.isdir(staging_run_dir(run_dir)) else None,
-    )
+    known: dict[str, tuple[Found, tuple[str | None, tuple[str, ...]]]] = {}
+
+    def judge(checkpoint: Found) -> tuple[str | None, tuple[str, ...]]:
+        """Why it is passed over, or `None`, and the notes. No byte is read twice because another one has gone."""
+        seen, judgement = known.get(checkpoint.path, (None, (GONE, ())))
+        if seen != checkpoint or judgement[0] == GONE:
+            judgement = _judge(checkpoint, level, progress, show_progress)
+            known[checkpoint.path] = checkpoint, judgement
+        return judgement
+
+    for _ in range(LOOKS):
+        explanation, moved = _explain_once(run_dir, judge)
+        if not moved:
+            break
+    return explanation
 
 
 def find_leftovers(run_dir: str | os.PathLike) -> list[Leftover]:
@@ -277,7 +278,9 @@ def find_leftovers(run_dir: str | os.PathLike) -> list[Leftover]:
             leftovers.append(_leftover(path, "left by a look at what the file system can", DELETE))
         elif _REPLACED.match(name):
             leftovers.append(_leftover(path, "stood in the way of a checkpoint; nobody but you may delete it", KEEP))
-    return leftovers + _in_staging(run_dir) + _in_trash(run_dir)
+    leftovers += _in_staging(run_dir) + _in_trash(run_dir)
+    # Whoever saves there publishes and deletes meanwhile.
+    return [leftover for leftover in leftovers if os.path.lexists(leftover.path)]
 
 
 def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Leftover], list[str]]:
@@ -328,11 +331,12 @@ def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Lef
 # ---- One checkpoint ----
 
 
-def _info(found: Found, level: str) -> CheckpointInfo:
+def _info(found: Found, level: str) -> CheckpointInfo | None:
+    """What there is to say of `found`; `None` if it is not there any more."""
     try:
         result = verify(found.path, level)
     except OSError as error:
-        # It can vanish between the listing and the look, or be a directory nobody may enter.
+        # It can be a directory nobody may enter.
         problem = structure.unreadable(found.name, error)
         result = VerifyResult(found.path, UNREADABLE, (problem,), (), None, 0, 0)
     head = result.head
@@ -344,6 +348,8 @@ def _info(found: Found, level: str) -> CheckpointInfo:
             state, world_size = structure.state_inside(found.path), structure.told_world_size(found.path)
             changed = os.stat(os.path.join(found.path, TRAINER_STATE_NAME)).st_mtime
             saved_at = datetime.fromtimestamp(changed, UTC).isoformat(timespec="seconds")
+    if is_gone(found.path):
+        return None
     return CheckpointInfo(
         path=found.path,
         name=found.name,
@@ -362,6 +368,61 @@ def _info(found: Found, level: str) -> CheckpointInfo:
         # Said by the level and by the verdict already, for every one of them.
         notes=tuple(note for note in result.notes if note not in (ONLY_SIZES, NO_MANIFEST)),
     )
+
+
+# ---- What would be resumed ----
+
+
+def _judge(
+    checkpoint: Found, level: str, progress: Callable[[int], None] | None, show_progress: bool
+) -> tuple[str | None, tuple[str, ...]]:
+    reason, notes = checkpoint.why_not, ()
+    if reason is None:
+        try:
+            result = verify(checkpoint.path, level, progress=progress, show_progress=show_progress)
+        except FileNotFoundError:
+            return GONE, ()
+        reason, notes = "; ".join(map(str, result.problems)) or None, result.notes
+    if reason is not None and is_gone(checkpoint.path):
+        reason = GONE
+    return reason, notes
+
+
+def _explain_once(
+    run_dir: str, judge: Callable[[Found], tuple[str | None, tuple[str, ...]]]
+) -> tuple[Explanation, bool]:
+    """What one listing shows, without what has gone since; and whether something went."""
+    # Staging first: what is published meanwhile is found in both places, and not in neither.
+    leftovers = find_leftovers(run_dir)
+    staged = _staged(
+        run_dir, {os.path.basename(leftover.path) for leftover in leftovers if leftover.action == PUBLISH}
+    )
+    found = {checkpoint.name: checkpoint for checkpoint in find_checkpoints(run_dir, check=ORDER)} | staged
+    passed_over: list[tuple[str, str]] = []
+    chosen, notes, moved = None, (), False
+    left = in_order(found.values())
+    while left and chosen is None:
+        checkpoint = left.pop()
+        path = os.path.join(run_dir, checkpoint.name)
+        reason, told = judge(checkpoint)
+        if reason == GONE:
+            moved = True
+        elif reason is not None:
+            passed_over.append((path, reason))
+        else:
+            chosen, notes = path, told
+            if checkpoint.name in staged:
+                notes += ("is complete in staging and will be published first",)
+    explanation = Explanation(
+        run_dir,
+        chosen,
+        notes,
+        tuple(passed_over),
+        tuple(os.path.join(run_dir, checkpoint.name) for checkpoint in reversed(left)),
+        tuple(leftovers),
+        _owner(run_dir)[0] if leftovers or os.path.isdir(staging_run_dir(run_dir)) else None,
+    )
+    return explanation, moved
 
 
 # ---- Leftovers ----
@@ -388,7 +449,13 @@ def _in_staging(run_dir: str) -> list[Leftover]:
         elif step_of(name) is not None and not _is_directory(path):
             leftovers.append(_leftover(path, "not left by a save of this library", KEEP))
         elif step_of(name) is not None:
-            reason = publishing.why_not_to_publish(path, os.path.join(run_dir, name))
+            target = os.path.join(run_dir, name)
+            try:
+                reason = publishing.why_not_to_publish(path, target)
+            except FileNotFoundError:  # it was published meanwhile, or what had its name was rotated away
+                if is_gone(path):
+                    continue
+                reason = publishing.why_not_to_publish(path, target)
             if reason is None:
                 leftovers.append(_leftover(path, "complete: the next training publishes it", PUBLISH))
             else:
@@ -409,19 +476,23 @@ def _staged(run_dir: str, names: set[str]) -> dict[str, Found]:
     """The complete checkpoints in staging, by the names they will have."""
     if not names:
         return {}
-    return {
-        found.name: found for found in find_checkpoints(staging_run_dir(run_dir), check=ORDER) if found.name in names
-    }
+    try:
+        listed = find_checkpoints(staging_run_dir(run_dir), check=ORDER)
+    except FileNotFoundError:  # published meanwhile
+        return {}
+    return {found.name: found for found in listed if found.name in names}
 
 
 def _owner(run_dir: str) -> tuple[str | None, bool | None]:
     """Who claims `run_dir`, and whether that process is alive; `None` for the second if it cannot be known from here."""
-    if not any(owner_generation(name) is not None for name in _names_in(staging_run_dir(run_dir))):
+    if not _is_claimed(run_dir):
         return None, None
     from . import owner
 
     record = owner.read_owner(run_dir)
     if record is None:
+        if not _is_claimed(run_dir):  # released meanwhile
+            return None, None
         return f"a process whose record ({OWNER_NAME}) cannot be read", None
     if record.released:
         return None, False
@@ -429,9 +500,16 @@ def _owner(run_dir: str) -> tuple[str | None, bool | None]:
     return (None if alive is False else str(record)), alive
 
 
+def _is_claimed(run_dir: str) -> bool:
+    return any(owner_generation(name) is not None for name in _names_in(staging_run_dir(run_dir)))
+
+
 def _names_in(directory: str) -> list[str]:
     """The names in a real directory; nothing for a link, which may lead anywhere, or for what is not there."""
-    return sorted(os.listdir(directory)) if _is_directory(directory) else []
+    try:
+        return sorted(os.listdir(directory)) if _is_directory(directory) else []
+    except (FileNotFoundError, NotADirectoryError):  # its last name was taken out, and it went too
+        return []
 
 
 def _is_directory(path: str) -> bool:

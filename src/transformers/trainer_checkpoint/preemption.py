@@ -389,6 +389,7 @@ class Preemption:
         trainer.is_in_train = False
         if agreed:
             agreement.leave_together()
+            self.checkpoints.look_again()
         if agreement.signals.raised is not None:
             raise agreement.signals.raised
         raise TrainingPreempted(status, request.reason, step, self._last_path())

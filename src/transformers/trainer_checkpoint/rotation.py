@@ -608,6 +608,10 @@ class Sweeper:
             # No thread can be had: the interpreter is on its way out, or the system has none left.
             _drain(run_dir)
 
+    def wait(self, patience: float) -> None:
+        """Wait until what was asked for is deleted, at most `patience` seconds."""
+        concurrent.futures.wait(self._asked.values(), timeout=patience)
+
     def close(self, patience: float = SWEEP_PATIENCE) -> bool:
         """Wait until everything asked for is deleted.
 
@@ -619,7 +623,9 @@ class Sweeper:
         if pool is None:
             return True
         pool.shutdown(wait=False)
-        waiting = [run_dir for run_dir, future in asked.items() if not future.done()]
+        waiting = [
+            run_dir for run_dir, future in asked.items() if not future.done() and os.path.isdir(trash_dir(run_dir))
+        ]
         if waiting:
             logger.info(f"Waiting until old checkpoints are deleted: {', '.join(map(trash_dir, waiting))}")
         _, not_done = concurrent.futures.wait(asked.values(), timeout=patience)

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -27,8 +28,8 @@ from ..utils import logging
 from . import disk
 from .digest import digest_files
 from .errors import CheckpointError, ManifestError
-from .layout import FILE_LIST_PATTERN, UNLISTED_NAMES
-from .manifest import FileEntry, Head, is_safe_name, read_entries, write_manifest
+from .layout import FILE_LIST_PATTERN, TEMPORARY_SUFFIX, UNLISTED_NAMES
+from .manifest import FileEntry, Head, is_safe_name, read_entries, read_head, write_manifest
 from .structure import check_structure, leaves, state_inside
 
 
@@ -101,6 +102,85 @@ def snapshot(path: str) -> dict[str, tuple[int, int, int]]:
     }
 
 
+class _Digests:
+    """Digests that were put off, of one published checkpoint.
+
+    They are computed in the background. They are written down when nobody is reading the checkpoint, who would find the
+    head of one sealing and the list of another: once the callbacks have returned, and not under an upload. Whichever of
+    the two threads gets there last does it; neither waits for the other.
+
+    Args:
+        path (`str`):
+            The checkpoint.
+        head ([`Head`]):
+            Its head.
+        seen (`Mapping[str, tuple[int, int, int]]`):
+            `snapshot(path)` of the moment it was published.
+        entries (`Mapping[str, FileEntry]`):
+            Its list of files.
+        busy (`Callable[[], bool]`):
+            Whether an upload may be reading it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        head: Head,
+        seen: Mapping[str, tuple[int, int, int]],
+        entries: Mapping[str, FileEntry],
+        busy: Callable[[], bool],
+    ):
+        self.path = path
+        self.head = head
+        self._seen = seen
+        self._entries = entries
+        self._busy = busy
+        # Guards the rest.
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[int, str]] | None = None
+        self._quiet = self._over = False
+
+    def compute(self) -> None:
+        """In the background. Never raises."""
+        names = [name for name, entry in self._entries.items() if not entry.digest]
+        try:
+            found = digest_files(self.path, names, self.head.algorithm)
+        except OSError as error:
+            # A callback removes or rewrites files at the same time; the first seal is valid.
+            logger.debug(f"The digests of {self.path} were not finished: {error}")
+            return
+        with self._lock:
+            self._found = found
+            if self._quiet:
+                self._write()
+
+    def after_callbacks(self) -> None:
+        with self._lock:
+            self._quiet = True
+            self._write()
+
+    def end(self, write: bool = True) -> None:
+        """What is not written by now never is."""
+        with self._lock:
+            if write:
+                self._write()
+            self._over = True
+
+    def _write(self) -> None:
+        if self._over or self._found is None or self._busy():
+            return
+        self._over = True
+        try:
+            if snapshot(self.path) != self._seen or not _is_in_place(self.path, self.head):
+                return
+            entries = {**self._entries, **{name: FileEntry(*entry) for name, entry in self._found.items()}}
+            head = dataclasses.replace(self.head, sealing=self.head.sealing + 1)
+            # Nothing was flushed before either: with flushes no digest is put off.
+            self.head = write_manifest(self.path, head, entries, durable=False)
+        except (OSError, ManifestError) as error:
+            logger.debug(f"The digests of {self.path} were not written: {error}")
+
+
 class LaterSeals:
     """What happens to the manifest of a published checkpoint after the announcement. Used by the publisher only.
 
@@ -109,10 +189,14 @@ class LaterSeals:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._running: Future[Head | None] | None = None
+        self._running: tuple[_Digests, Future[None]] | None = None
+        # The last checkpoint whose callbacks have returned here: path, head, snapshot, and whether to flush.
+        self._last: tuple[str, Head, dict[str, tuple[int, int, int]], bool] | None = None
 
-    def start(self, path: str, head: Head, *, durable: bool) -> Callable[[], None]:
-        """Add digests that were put off, in the background, and get ready for changes by callbacks.
+    def start(
+        self, path: str, head: Head, *, durable: bool, busy: Callable[[], bool] = lambda: False
+    ) -> Callable[[], None]:
+        """Compute digests that were put off, in the background, and get ready for changes by callbacks.
 
         Returns:
             `Callable[[], None]`: to be called after the callbacks, if none of them raised: what one left half done
@@ -122,50 +206,92 @@ class LaterSeals:
         # A callback may change the working directory.
         path = os.path.abspath(path)
         seen: dict[str, tuple[int, int, int]] = {}
+        self._last = None
         # RuntimeError: no thread can be had, the interpreter is on its way out.
         with contextlib.suppress(RuntimeError, OSError, ManifestError):
             seen = snapshot(path)
-            if any(not entry.digest for entry in read_entries(path, head).values()):
-                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="checkpoint-seal")
-                self._running = self._pool.submit(self._add_digests, path, head, seen, durable)
+            entries = read_entries(path, head)
+            if any(not entry.digest for entry in entries.values()):
+                digests = _Digests(path, head, seen, entries, busy)
+                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="checkpoint-digests")
+                self._running = digests, self._pool.submit(digests.compute)
+        mine = self._running
 
         def after_callbacks() -> None:
             if not os.path.isdir(path):
                 logger.warning(f"{path} is not there any more: an `on_save` callback has moved or deleted it.")
                 return
-            try:
-                if snapshot(path) != seen:
-                    seal_again(path, self.wait() or head, seen, durable=durable)
-            except (OSError, CheckpointError) as error:
-                logger.error(
-                    f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
-                    "changed will be reported as damaged, and resuming passes the checkpoint over."
-                )
+            # A callback has saved the same step again.
+            if not _is_in_place(path, head):
+                return
+            self._last = path, head, seen, durable
+            if mine is not None and not self._is_changed():
+                mine[0].after_callbacks()
+                return
+            self.look_again()
 
         return after_callbacks
+
+    def look_again(self) -> None:
+        """Seal again what was changed in the last checkpoint. Never raises.
+
+        The first time it is called after the publisher's own callbacks. The other ranks' may return later: it is called
+        again when all ranks are known to have come further.
+        """
+        if self._last is None:
+            return
+        path, head, seen, durable = self._last
+        try:
+            if not self._is_changed():
+                return
+            self.wait(write=False)
+            there = read_head(path)
+            if there is None or there.nonce != head.nonce:
+                return
+            found = snapshot(path)
+            self._last = path, seal_again(path, there, seen, durable=durable) or there, found, durable
+        except (OSError, CheckpointError) as error:
+            self._last = None
+            logger.error(
+                f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
+                "changed will be reported as damaged, and resuming passes the checkpoint over."
+            )
+
+    def _is_changed(self) -> bool:
+        """Whether the last checkpoint has changed since. One that cannot be looked at cannot be sealed again either."""
+        assert self._last is not None
+        path, _, seen, _ = self._last
+        with contextlib.suppress(OSError):
+            return snapshot(path) != seen
+        return False
 
     def close(self) -> None:
         """Wait, and end the thread. Never raises."""
         self.wait()
+        self._last = None
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
-    def wait(self) -> Head | None:
-        """Wait for digests that are being added. Returns the newer head, if there is one. Never raises."""
+    def wait(self, write: bool = True) -> None:
+        """Wait for digests that are being computed, and write them down if they are wanted. Never raises."""
         running, self._running = self._running, None
-        return None if running is None else running.result()
+        if running is not None:
+            digests, future = running
+            if not write:
+                digests.end(write=False)
+            future.result()
+            digests.end()
 
-    @staticmethod
-    def _add_digests(path: str, head: Head, seen: Mapping[str, tuple[int, int, int]], durable: bool) -> Head | None:
-        try:
-            return seal_again(path, head, seen, durable=durable)
-        except (OSError, CheckpointError) as error:
-            # A callback removes or rewrites files at the same time, or the disk is full; the first seal is valid.
-            logger.debug(f"The digests of {path} were not finished: {error}")
-            return None
+
+def _is_in_place(path: str, head: Head) -> bool:
+    """Whether the checkpoint at `path` is the one that `head` was written for, however often it was sealed since."""
+    with contextlib.suppress(OSError, ManifestError):
+        there = read_head(path)
+        return there is None or there.nonce == head.nonce
+    return True
 
 
 def is_ours(name: str) -> bool:
     """Whether the relative path `name` is a part of the manifest or another file that no digest covers."""
-    return name in UNLISTED_NAMES or FILE_LIST_PATTERN.match(name) is not None
+    return name in UNLISTED_NAMES or FILE_LIST_PATTERN.match(name) is not None or name.endswith(TEMPORARY_SUFFIX)

@@ -414,6 +414,8 @@ class TrainerCheckpoints:
             with held_logs(transaction.run.staging, transaction.run.path) as held:
                 try:
                     transaction.open()
+                    # All ranks have come here from the callbacks of the save before.
+                    self.look_again()
                     self._transaction = transaction
                     self._redirect = (transaction.run.path, transaction.writing_run_dir)
                     self._store_flos(transaction, trial)
@@ -656,7 +658,7 @@ class TrainerCheckpoints:
 
     def _seal_after_callbacks(self, path: str, head: Head, durable: bool) -> None:
         """Have the `on_save` callbacks followed by a second sealing, if they change anything."""
-        after_callbacks = self._later_seals.start(path, head, durable=durable)
+        after_callbacks = self._later_seals.start(path, head, durable=durable, busy=self._is_pushing)
 
         def hook(call_event: Callable) -> Callable:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -743,6 +745,21 @@ class TrainerCheckpoints:
 
         resolve_best_checkpoint(self)
 
+    def _meet_after_callbacks(self) -> None:
+        """Seal the last checkpoint again, if callbacks of other ranks changed it after the publisher's own returned.
+
+        Called by all ranks, at the end of a training. Never raises: a rank that is lost is noticed where it is needed.
+        """
+        if self.last_published is not None and not self.ranks().alone:
+            with contextlib.suppress(RankLostError):
+                self.ranks().begin()
+                self.ranks().exchange("after callbacks", None)
+                self.look_again()
+
+    def look_again(self) -> None:
+        """Seal the last checkpoint again if it was changed. Called when all ranks are past their callbacks."""
+        self._later_seals.look_again()
+
     def clean_up_at_end(self, trial: Any) -> None:
         """The rotation at the end of a training. Called by all ranks; the publishers work.
 
@@ -751,6 +768,8 @@ class TrainerCheckpoints:
         """
         from .rotation import clean_up_at_end
 
+        self._later_seals.wait()
+        self._meet_after_callbacks()
         args = self.trainer.args
         run = self.run_directory(self.trainer._get_output_dir(trial))
         best_only = args.load_best_model_at_end and args.save_total_limit == 1

@@ -48,7 +48,6 @@ from .errors import CheckpointError, CheckpointOwnedError, CheckpointSaveError, 
 from .held_logs import final_paths
 from .layout import (
     SENTINEL_NAME,
-    TEMPORARY_SUFFIX,
     checkpoint_name,
     rank_in,
     staging_run_dir,
@@ -64,6 +63,9 @@ from .structure import check_structure, state_inside
 logger = logging.get_logger(__name__)
 
 # How long a file that another host wrote may stay invisible here before it counts as missing. NFS clients keep what
+# How long a save waits for the background to delete what takes the space it needs. Well below `save_patience`, which runs
+# on the other ranks meanwhile (seconds).
+ROOM_PATIENCE = 60.0
 # they know of a directory for up to 60 s (`acdirmax`, nfs(5)).
 FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # How long the ranks wait for one that failed inside a collective of another library. It has to outlast the slowest
@@ -159,11 +161,17 @@ class RunDirectory:
             sweep_disk_tokens(self.path)
         publishing.settle(self.path, nonce=nonce, durable=self.durable)
         newest = newest_head(self.path)
+        size = newest.files.bytes if newest is not None else None
+        free = disk.free_space(self.path)
+        if self.sweeper is not None and size is not None and free is not None and free < size:
+            # What is being deleted in the background makes room.
+            self.sweeper.wait(ROOM_PATIENCE)
+            free = disk.free_space(self.path)
         return {
             "sequence": 1 + (newest.sequence if newest is not None else 0),
             "rename_problem": self._rename_problem,
-            "last_size": newest.files.bytes if newest is not None else None,
-            "free": disk.free_space(self.path),
+            "last_size": size,
+            "free": free,
         }
 
     def close(self) -> None:
@@ -618,12 +626,17 @@ class SaveTransaction:
             return {}
         taken = []
         for name, found in snapshot(self.final).items():
-            if found == self._target_before.get(name) or name in entries:
+            if found == self._target_before.get(name):
                 continue
-            os.makedirs(os.path.dirname(os.path.join(self.writing, name)), exist_ok=True)
-            os.rename(os.path.join(self.final, name), os.path.join(self.writing, name))
+            source, target = os.path.join(self.final, name), os.path.join(self.writing, name)
+            # The last writer wins, as it would without staging.
+            if name in entries and found[2] <= os.lstat(target).st_mtime_ns:
+                continue
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(source, target)
             taken.append(name)
         if taken:
+            disk.remove_empty_directories(self.final)
             self._tell(f"Took along into {self.final}: {', '.join(taken)}, written there while it was being saved.")
         digests = digest_files(self.writing, taken, sync=self._durable)
         if self._durable and taken:
@@ -799,11 +812,7 @@ class SaveTransaction:
         """What lies in `writing`, less our own unlisted names and leftovers of `write_whole`."""
         if self._groups().publisher_of(self.ranks.rank) is None or not os.path.isdir(self.writing):
             return []
-        return [
-            name
-            for name, _ in disk.walk_files(self.writing)
-            if not is_ours(name) and not name.endswith(TEMPORARY_SUFFIX)
-        ]
+        return [name for name, _ in disk.walk_files(self.writing) if not is_ours(name)]
 
 
 def describe(error: BaseException) -> str:

@@ -19,6 +19,7 @@ edit is decided in `discovery`.
 
 import contextlib
 import dataclasses
+import errno
 import os
 import stat
 import threading
@@ -28,7 +29,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from . import disk
 from .digest import CHUNK_SIZE, THREADS, digest_file
-from .discovery import check_unsealed, compare, judge_change, manifest_problem, note_of_name, scan
+from .discovery import (
+    GONE,
+    LOOKS,
+    check_unsealed,
+    compare,
+    files_below,
+    is_gone,
+    judge_change,
+    manifest_problem,
+    note_of_name,
+    scan,
+)
 from .errors import ManifestError
 from .layout import MANIFEST_NAME, TEMPORARY_SUFFIX
 from .manifest import FileEntry, Head, known_algorithm, read_head
@@ -95,7 +107,8 @@ def verify(
     """Check the checkpoint at `path`. Changes nothing on disk; may run on any rank, on several at a time.
 
     With a manifest every file is compared with it. Without one there is nothing to compare with: the structure is
-    checked, and at level `"full"` also the checksums that torch's files carry inside.
+    checked, and at level `"full"` also the checksums that torch's files carry inside. What is wrong with it counts only
+    if its head is still the one that was read: it may be sealed again meanwhile.
 
     Args:
         path (`str` or `os.PathLike`):
@@ -104,7 +117,7 @@ def verify(
             `"full"` reads every byte and compares digests; `"size"` compares sizes.
         progress (`Callable[[int], None]`, *optional*):
             Called with the number of bytes of each piece that was read, from several threads; at most
-            `bytes_to_read(path)` in total.
+            `bytes_to_read(path)` in total, unless the checkpoint is sealed again meanwhile and read once more.
         show_progress (`bool`, *optional*, defaults to `False`):
             Show a bar with the expected time if it takes longer than a few seconds.
 
@@ -114,7 +127,7 @@ def verify(
 
     Raises:
         `ValueError`: for an unknown level.
-        `OSError`: of the kind that says what is wrong with `path`: not there, not a directory, not readable.
+        `OSError`: of the kind that says what is wrong with `path`: not there (any more), not a directory, not readable.
         `KeyboardInterrupt`: as it comes; the threads have stopped by then.
     """
     if level not in (FULL, SIZE):
@@ -125,6 +138,23 @@ def verify(
     if show_progress and level == FULL:
         with _bar(path, progress) as progress:
             return verify(path, level, progress=progress)
+    for _ in range(LOOKS):
+        result = _verify_once(path, level, progress)
+        if result.ok:
+            break
+        if is_gone(path):
+            raise FileNotFoundError(errno.ENOENT, GONE, path)
+        if _head_or_none(path) == result.head:
+            break
+    return result
+
+
+def bytes_to_read(path: str | os.PathLike) -> int:
+    """How many bytes `verify` reads at level `"full"`, at most. Raises `OSError`."""
+    return sum(info.st_size for info in files_below(path).values())
+
+
+def _verify_once(path: str, level: str, progress: Callable[[int], None] | None) -> VerifyResult:
     try:
         head = read_head(path)
     except ManifestError as error:
@@ -136,13 +166,17 @@ def verify(
     return _verify_sealed(path, head, level, progress)
 
 
-def bytes_to_read(path: str | os.PathLike) -> int:
-    """How many bytes `verify` reads at level `"full"`, at most. Raises `OSError`."""
-    return sum(info.st_size for _, info in disk.walk_files(path))
+def _head_or_none(path: str) -> Head | None:
+    with contextlib.suppress(ManifestError, OSError):
+        return read_head(path)
+    return None
 
 
 def _verify_sealed(path: str, head: Head, level: str, progress: Callable[[int], None] | None) -> VerifyResult:
-    comparison = compare(path, head)
+    try:
+        comparison = compare(path, head)
+    except OSError as error:
+        return _result(path, head, [unreadable("", error)], [], "")
     problems = comparison.problems
     known = known_algorithm(head)
     if level == FULL and known:
@@ -191,7 +225,7 @@ def _result(path: str, head: Head | None, problems: list[Problem], notes: list[s
         size, files = head.files.bytes, head.files.count
     else:
         try:
-            sizes = [info.st_size for _, info in disk.walk_files(path)]
+            sizes = [info.st_size for info in files_below(path).values()]
         except OSError:
             sizes = []
         size, files = sum(sizes), len(sizes)

@@ -418,6 +418,23 @@ def run_twice(context: Context) -> dict[str, Any]:
     return {**found, **seen_of(second), "third": third.state.global_step, "left": sorted(os.listdir(context.out))}
 
 
+def run_callbacks(context: Context) -> dict[str, Any]:
+    """Every rank adds files to each checkpoint, one after the other, as a recipe that asks for no rank does."""
+
+    class Adding(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            time.sleep(0.3 * context.rank)
+            path = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            own = path / f"ema_rank{context.rank}"
+            own.mkdir()
+            torch.save({"rank": context.rank}, own / "optimizer.pt")
+            torch.save({"rank": context.rank}, path / "extra_state.pt")
+
+    trainer = context.trainer(callbacks=[Adding()])
+    trainer.train()
+    return seen_of(trainer)
+
+
 def run_trials(context: Context) -> dict[str, Any]:
     """Two trials of a hyperparameter search, one of them with a failed save that is only warned of."""
     trainer = context.trainer(cls=Failing)
@@ -608,6 +625,9 @@ def all_cases(world_size: int) -> dict[str, Case]:
         cases[f"last-{rank}"] = Case(run_last, fault=Fault("_save_rng_state", rank), arguments=WARN)
         cases[f"limit-{rank}"] = Case(run_limit, fault=Fault("_save_rng_state", rank), arguments=WARN)
     cases["twice"] = Case(run_twice)
+    for durability in ("full", "process"):
+        # What the end seals shows best where nothing else is saved after it.
+        cases[f"callbacks-{durability}"] = Case(run_callbacks, arguments={"save_durability": durability})
     cases["trials"] = Case(run_trials, arguments=WARN)
     cases["smaller-batch"] = Case(run_smaller_batch, arguments={"auto_find_batch_size": True})
     return cases
