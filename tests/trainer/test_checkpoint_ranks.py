@@ -301,6 +301,16 @@ class OneProcessAfterAnotherTest(RanksTestCase):
         for name in [*SAVED, "checkpoint-8"]:
             assert_good(self, self.folder / "twice" / name)
 
+    def test_a_limit_of_one_at_the_end_of_the_training(self):
+        for name, left in (("watched", ["checkpoint-2", "checkpoint-6"]), ("best-only", ["checkpoint-2"])):
+            found = self.of_all(name)
+            for seen in found:
+                self.assertNotIn("error", seen)
+                self.assertEqual(seen["best"], str(self.folder / name / "checkpoint-2"))
+            self.assertEqual(sorted(os.listdir(self.folder / name)), left)
+            for checkpoint in left:
+                assert_good(self, self.folder / name / checkpoint)
+
     def test_callbacks_of_all_ranks_change_the_checkpoint(self):
         for durability in ("full", "process"):
             for seen in self.of_all(f"callbacks-{durability}"):

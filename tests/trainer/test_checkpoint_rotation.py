@@ -35,7 +35,7 @@ import pytest
 from parameterized import parameterized
 
 from transformers.testing_utils import CaptureLogger, TestCasePlus
-from transformers.trainer_checkpoint import disk, rotation
+from transformers.trainer_checkpoint import discovery, disk, rotation
 from transformers.trainer_checkpoint.discovery import find_checkpoints, look_at, newest_complete_checkpoint
 from transformers.trainer_checkpoint.layout import KEEP_NAME, MANIFEST_NAME, SENTINEL_NAME, step_of
 from transformers.trainer_checkpoint.manifest import read_head
@@ -806,6 +806,24 @@ def _seen_before_delete(order: list[bool], path: str) -> list[str]:
 
 
 class FailingDiskTest(RotationTestCase):
+    @parameterized.expand([(step, number) for step in (10, 20, 30) for number in (1, 2, 3)])
+    def test_a_head_that_cannot_be_read_for_a_moment_costs_no_newer_checkpoint(self, step, number):
+        """Without its head a checkpoint has another place in the order, which it must not keep once it is readable."""
+        self.seal(10, 20, 30)
+        real, reads = discovery.read_head, []
+
+        def read_head(path):
+            if os.path.basename(path) == f"checkpoint-{step}":
+                reads.append(path)
+                if len(reads) <= number:
+                    raise OSError(5, "Input/output error", path)
+            return real(path)
+
+        with mock.patch.object(discovery, "read_head", read_head):
+            self.rotate(1)
+        self.assertIn(30, steps_in(self.out))
+        self.assertEqual(newest_complete_checkpoint(self.out), self.path(30))
+
     @parameterized.expand([(name,) for name in ("ENOSYS", "EPERM", "EXDEV", "EOPNOTSUPP", "EACCES", "EIO", "ENOSPC")])
     def test_where_renaming_fails_the_checkpoint_is_deleted_in_place(self, name):
         self.seal(10, 20)

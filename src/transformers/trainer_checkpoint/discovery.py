@@ -68,6 +68,7 @@ logger = logging.getLogger(__name__)
 INTERRUPTED = structure.Problem(SENTINEL_NAME, "is there: the save was interrupted")
 NO_TRAINER_STATE = structure.Problem(TRAINER_STATE_NAME, "is missing")
 GONE = "it is not there any more"
+REPLACED = "another one has taken its name"
 
 # A training may save and rotate while somebody looks: so often is looked again before the last look counts.
 LOOKS = 5
@@ -245,8 +246,9 @@ def sorted_checkpoints(
 def look_closely(checkpoint: Found) -> Found:
     """`checkpoint` with its files looked at: sizes against the manifest, or structure where there is none.
 
-    What is wrong with it counts only if its head is still the one that was read: it may have been sealed again, or
-    another may have taken its name, while its files were looked at.
+    What is wrong with it counts only if its head is still the one that was read: it may have been sealed again while its
+    files were looked at. One of another save, or whose head could not be read before, has another place in the order:
+    looking closer never makes it good.
     """
     if checkpoint.checked:
         return checkpoint
@@ -257,8 +259,10 @@ def look_closely(checkpoint: Found) -> Found:
         if is_gone(checkpoint.path):
             return dataclasses.replace(closer, problem=GONE)
         again = look(checkpoint.path, checkpoint.name)
-        if again.head == checkpoint.head:
+        if again.head is None or checkpoint.head is None or again.head == checkpoint.head:
             break
+        if again.head.nonce != checkpoint.head.nonce:
+            return dataclasses.replace(closer, problem=REPLACED)
         checkpoint = again
     return closer
 
@@ -534,16 +538,11 @@ def _find_once(run_dir: str | os.PathLike, prefix: str, check: str) -> tuple[lis
             del found[at]
             moved = True
             continue
-        # Another one under the same name has another place in the order.
-        moved = moved or _nonce(closer) != _nonce(found[at])
+        moved = moved or closer.problem == REPLACED
         found[at] = closer
         if check == STAT and closer.why_not is None:
             break
     return found, moved
-
-
-def _nonce(checkpoint: Found) -> str | None:
-    return None if checkpoint.head is None else checkpoint.head.nonce
 
 
 def _directories(run_dir: str | os.PathLike, prefix: str) -> list[os.DirEntry]:

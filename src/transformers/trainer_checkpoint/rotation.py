@@ -30,8 +30,7 @@ Planning (`plan_rotation`) only looks. It goes through the checkpoints in the or
 | an empty directory | after all others | yes, before all others: it holds nothing |
 | a link, a name that is not `checkpoint-<digits>`, a target of a link with such a name | no | no |
 
-So milestones and pins come on top of the limit, and one that is among the newest takes no extra room: the same as in
-Orbax and Flax.
+So milestones and pins come on top of the limit, and one that is among the newest takes no extra room.
 """
 
 import concurrent.futures
@@ -424,7 +423,10 @@ class Memory:
             if before.settled:
                 return before
             since = before.since
-        return dataclasses.replace(_look(entry), mark=mark, since=since, settled=now - since > TIME_STEP)
+        look = _look(entry)
+        # What could not be read may be readable the next time, without a change of the directory.
+        settled = now - since > TIME_STEP and look.found.problem is None
+        return dataclasses.replace(look, mark=mark, since=since, settled=settled)
 
 
 def _look(entry: os.DirEntry, is_link: bool = False) -> _Look:

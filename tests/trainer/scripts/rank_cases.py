@@ -418,6 +418,20 @@ def run_twice(context: Context) -> dict[str, Any]:
     return {**found, **seen_of(second), "third": third.state.global_step, "left": sorted(os.listdir(context.out))}
 
 
+def run_watched(context: Context) -> dict[str, Any]:
+    """A limit of one, and a metric that is best at step 2, on rank 0's word."""
+
+    class Watching(Trainer):
+        def evaluate(self, *args, **kwargs):
+            metrics = {"eval_loss": float(self.state.global_step)}
+            self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+            return metrics
+
+    trainer = context.trainer(cls=Watching)
+    trainer.train()
+    return {**seen_of(trainer), "best": trainer.state.best_model_checkpoint, "left": sorted(os.listdir(context.out))}
+
+
 def run_callbacks(context: Context) -> dict[str, Any]:
     """Every rank adds files to each checkpoint, one after the other, as a recipe that asks for no rank does."""
 
@@ -628,6 +642,9 @@ def all_cases(world_size: int) -> dict[str, Case]:
     for durability in ("full", "process"):
         # What the end seals shows best where nothing else is saved after it.
         cases[f"callbacks-{durability}"] = Case(run_callbacks, arguments={"save_durability": durability})
+    watched = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "save_total_limit": 1}
+    cases["watched"] = Case(run_watched, arguments=watched)
+    cases["best-only"] = Case(run_watched, arguments=watched | {"load_best_model_at_end": True})
     cases["trials"] = Case(run_trials, arguments=WARN)
     cases["smaller-batch"] = Case(run_smaller_batch, arguments={"auto_find_batch_size": True})
     return cases
