@@ -76,6 +76,8 @@ FOUND = (
     "Where several hosts share a disk, each finds out the usual mode of a file by making one, in the directory that the "
     "others were walking. Now and then one of them met it just before it was gone, and the save failed. Walking passes "
     "over such files.",
+    "Rotation kept a checkpoint whose manifest a disk had refused for a moment in place of the newest one: it was looked at "
+    "a second time, and counted as good in the place that it had been given without its manifest.",
     "A training that got its arguments from a command line refused to start, because `jit_checkpoint_signals` had lost "
     "its default there.",
 )

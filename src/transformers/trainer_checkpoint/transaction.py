@@ -345,9 +345,11 @@ class SaveTransaction:
             raise _Failed(
                 {rank: f"it is at step {step}, and rank 0 at {replies[0]['step']}" for rank, step in strays.items()}
             )
+        # Ranks that cannot talk hear only themselves, and what a publisher tells matters only to publishers.
         told = [reply for reply in replies if "nonce" in reply]
-        self._nonce = told[0]["nonce"]
-        self._sequence = max(reply["sequence"] for reply in told)
+        if told:
+            self._nonce = told[0]["nonce"]
+            self._sequence = max(reply["sequence"] for reply in told)
         problem = next((reply["rename_problem"] for reply in told if reply["rename_problem"]), None)
         if problem and not self.in_place:
             self.in_place = f"directories in {self.run.path} cannot be renamed ({problem})"
@@ -552,6 +554,8 @@ class SaveTransaction:
                 self._publish()
         totals = {} if head is None else {"size": head.files.bytes, "files": head.files.count}
         replies = self._vote("published", totals)
+        if not self.ranks.connected:
+            replies = replies[:1]
         return Published(
             path=self.final,
             step=self.step,
