@@ -78,18 +78,7 @@ ORDER, STAT, ALL = "order", "stat", "all"
 
 # Text files that people edit and training does not resume from. Everything else counts as state.
 _TEXT_SUFFIXES = (".md", ".txt", ".jinja", ".py", ".yaml", ".yml")
-_TEXT_NAMES = frozenset(
-    {
-        "config.json",
-        "tokenizer.json",
-        "added_tokens.json",
-        "special_tokens_map.json",
-        "vocab.json",
-        "chat_template.json",
-        "modelcard.json",
-        "modules.json",
-    }
-)
+_TEXT_NAMES = structure.JSON_TEXTS | {"modelcard.json"}
 _STATE_FOLDERS = ("global_step", "pytorch_model_fsdp", "optimizer")
 _TORCH_WEIGHTS = re.compile(r"^pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?\Z")
 # Files that some way of loading looks for by name: one of these that was not saved would be read in place of what was.

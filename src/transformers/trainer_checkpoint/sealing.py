@@ -155,6 +155,7 @@ class _Digests:
                 self._write()
 
     def after_callbacks(self) -> None:
+        """The callbacks have returned. If they changed something, `LaterSeals.look_again` is to seal it, and not this."""
         with self._lock:
             self._quiet = True
             self._write()
@@ -176,7 +177,7 @@ class _Digests:
             entries = {**self._entries, **{name: FileEntry(*entry) for name, entry in self._found.items()}}
             head = dataclasses.replace(self.head, sealing=self.head.sealing + 1)
             # Nothing was flushed before either: with flushes no digest is put off.
-            self.head = write_manifest(self.path, head, entries, durable=False)
+            write_manifest(self.path, head, entries, durable=False)
         except (OSError, ManifestError) as error:
             logger.debug(f"The digests of {self.path} were not written: {error}")
 
@@ -225,9 +226,8 @@ class LaterSeals:
             if not _is_in_place(path, head):
                 return
             self._last = path, head, seen, durable
-            if mine is not None and not self._is_changed():
+            if mine is not None:
                 mine[0].after_callbacks()
-                return
             self.look_again()
 
         return after_callbacks
@@ -242,13 +242,16 @@ class LaterSeals:
             return
         path, head, seen, durable = self._last
         try:
-            if not self._is_changed():
-                return
+            found = snapshot(path)
+        except OSError:  # what cannot be looked at cannot be sealed either
+            return
+        if found == seen:
+            return
+        try:
             self.wait(write=False)
             there = read_head(path)
             if there is None or there.nonce != head.nonce:
                 return
-            found = snapshot(path)
             self._last = path, seal_again(path, there, seen, durable=durable) or there, found, durable
         except (OSError, CheckpointError) as error:
             self._last = None
@@ -256,14 +259,6 @@ class LaterSeals:
                 f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
                 "changed will be reported as damaged, and resuming passes the checkpoint over."
             )
-
-    def _is_changed(self) -> bool:
-        """Whether the last checkpoint has changed since. One that cannot be looked at cannot be sealed again either."""
-        assert self._last is not None
-        path, _, seen, _ = self._last
-        with contextlib.suppress(OSError):
-            return snapshot(path) != seen
-        return False
 
     def close(self) -> None:
         """Wait, and end the thread. Never raises."""

@@ -69,10 +69,9 @@ _TORCH_FILE = re.compile(
     r"^(pytorch_model.*\.bin|adapter_model\.bin|training_args\.bin|optimizer\.(pt|bin)|scheduler\.pt|scaler\.pt"
     r"|rng_state(_\d+)?\.pth|rank\d+-of-\d+-optimizer\.pt|.*_(model|optim)_states\.pt)$"
 )
-# What the library itself writes as JSON, beside configurations and indices.
-_JSON_FILES = frozenset(
+# Text that the library itself writes as JSON, beside configurations and indices.
+JSON_TEXTS = frozenset(
     {
-        TRAINER_STATE_NAME,
         "config.json",
         "tokenizer.json",
         "added_tokens.json",
@@ -273,7 +272,8 @@ def _never_empty(base: str) -> bool:
     if TEMPORARY_SUFFIX in base:
         return False
     return (
-        base in _JSON_FILES
+        base in JSON_TEXTS
+        or base == TRAINER_STATE_NAME
         or base.endswith(("_config.json", ".index.json", ".safetensors"))
         or base in (_DISTCP_METADATA, _DEEPSPEED_LATEST, "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model")
         or _TORCH_FILE.match(base) is not None

@@ -63,11 +63,11 @@ from .structure import check_structure, state_inside
 logger = logging.get_logger(__name__)
 
 # How long a file that another host wrote may stay invisible here before it counts as missing. NFS clients keep what
+# they know of a directory for up to 60 s (`acdirmax`, nfs(5)).
+FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # How long a save waits for the background to delete what takes the space it needs. Well below `save_patience`, which runs
 # on the other ranks meanwhile (seconds).
 ROOM_PATIENCE = 60.0
-# they know of a directory for up to 60 s (`acdirmax`, nfs(5)).
-FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # How long the ranks wait for one that failed inside a collective of another library. It has to outlast the slowest
 # healthy writer, which is unknown; past it the failed process ends itself, and with it the job.
 FOREIGN_COLLECTIVE_GRACE = 120.0
