@@ -38,12 +38,12 @@ link: $(READY)  ## after a change of an edit: bring the linked transformers up t
 	@$(PY) utils/link.py --python $(PY)
 
 test: link  ## all tests (TESTS=... for some, WORKERS=... processes)
-	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not prove"
+	$(PY) -m pytest $(TESTS) -n $(WORKERS)
 
 test-fast: link  ## all tests but the slow ones, which kill processes or need many
-	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not slow and not prove"
+	$(PY) -m pytest $(TESTS) -n $(WORKERS) -m "not slow"
 
-prove: link  ## kill, fail, cut the power and soak: two hours on two cores (PROVE=--quick for some minutes)
+prove: link  ## kill, fail, cut the power and soak: an hour on two cores (PROVE=--quick for some minutes)
 	$(PY) tests/trainer/scripts/prove.py $(PROVE)
 
 style: link  ## ruff with upstream's settings, and the type checker

@@ -109,6 +109,14 @@ class AgreementTest(BoardTestCase):
             self.assertEqual(world.exit_code(rank), 0)
         self.assertEqual(world.store.list_keys(), [f"{board_module._PREFIX}/offer"])
 
+    def test_what_is_deleted_late_is_not_the_word_of_the_next_board(self):
+        world = self.world("one_board_after_the_other", 2, deleting=0.5)
+        self.assertEqual(world.all_told(), {0: [0, 1], 1: [0, 1]})
+
+    def test_what_both_ranks_forget_at_once_holds_nobody_up(self):
+        world = self.world("all_forget", 2, late=1.0)
+        self.assertEqual(world.all_told(), {0: [0, 1], 1: [0, 1]})
+
     def test_an_answer_larger_than_the_store_takes(self):
         size = 20 << 20
         world = self.world("big_answers", 2, size=size)

@@ -340,11 +340,16 @@ def _parts(data: bytes) -> int:
 
 
 def _delete(store: Store, keys: Iterable[str]) -> None:
+    """Delete values that `_set` has set. Two ranks may delete one at the same time, so nothing may be read here.
+
+    Reading what another rank has just deleted blocks for as long as the store's timeout (`Store.get`: 300 s).
+    """
     for key in keys:
-        if store.check([key]):
-            for number in range(_parts(store.get(key))):
-                store.delete_key(f"{key}.part{number}")
-            store.delete_key(key)
+        number = 0
+        while store.check([f"{key}.part{number}"]):
+            store.delete_key(f"{key}.part{number}")
+            number += 1
+        store.delete_key(key)
 
 
 def _runs(values: list[Any]) -> list[list[Any]]:
@@ -502,7 +507,8 @@ class StatusBoard(Ranks):
                 self._say(key, answer)
             else:
                 answer = self._wait(_find(key), _WatchForFirst(self, topic, patience))
-                self._heard(f"{key}.{self.rank}")
+                # Rank 0 has answered, so it has read this rank's word.
+                self._client.post(lambda store: _delete(store, [f"{key}.{self.rank}"]))
         self._client.topic = ""
         if "lost" in answer:
             self._lost.update(answer["lost"])
@@ -639,10 +645,6 @@ class StatusBoard(Ranks):
         self._kept.setdefault(self._round, [self._key("error")]).append(key)
         self._client.call(lambda store: _set(store, key, data))
 
-    def _heard(self, own: str) -> None:
-        """The others: rank 0 has answered, so it has read this rank's word."""
-        self._client.post(lambda store: _delete(store, [own]))
-
     def _wait(self, look: Callable[[Store], tuple[T] | None], watch: Callable[[], None]) -> T:
         """Look until there is something; `watch` raises when it is time to give up."""
         return self._client.wait_for(look, watch, self._first_look, self._last_look)[0]
@@ -672,7 +674,7 @@ class StatusBoard(Ranks):
 
         Each rank sets a fresh word. Rank 0 draws the nonce and sets it with all the words it has seen, again whenever
         one changes. A rank takes the nonce that comes with its own word and sets its first heartbeat under it. When
-        all heartbeats are there, rank 0 says so.
+        all heartbeats are there, rank 0 takes the words away and says so.
         """
         hello, offer = f"{_PREFIX}/hello", f"{_PREFIX}/offer"
         word, me = draw_nonce(), this_process()
@@ -685,7 +687,6 @@ class StatusBoard(Ranks):
             else:
                 self._accept(word, offer)
                 told = self._wait(_find(f"{self._namespace}/all"), _WatchForFirst(self, "board", self.patience))
-                self._heard(hellos[self.rank])
         self._round = 0
         self._client.error_key = self._key("error")
         self.hosts = tuple(host for _, host, _ in told)
@@ -711,8 +712,9 @@ class StatusBoard(Ranks):
 
         words = self._wait(look, _WatchForAll(self, "board", beats, self.patience, listen=False))
         told = [_decode(word) for word in words]
+        # Before any rank can go on: the next board's words have the same names.
+        self._client.call(lambda store: [store.delete_key(hello) for hello in hellos])
         self._say(f"{self._namespace}/all", told)
-        self._client.post(lambda store: _delete(store, hellos[:1]))
         return told
 
     def _accept(self, word: str, offer: str) -> None:

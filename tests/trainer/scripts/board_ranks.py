@@ -381,6 +381,66 @@ def child_of_a_rank(me: Me) -> None:
     board.close()
 
 
+class FarAway:
+    """A store as a rank far away sees it: what it says is there may be gone when its answer arrives.
+
+    `late` is how many seconds the next answer takes that says so, and `deleting` how many each deletion takes.
+    """
+
+    def __init__(self, store: Any, deleting: float = 0.0):
+        self.store, self.late, self.deleting = store, 0.0, deleting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def clone(self) -> "FarAway":
+        # One connection for all would keep them in order.
+        return FarAway(self.store.clone(), self.deleting) if self.deleting else self
+
+    def check(self, keys: list[str]) -> bool:
+        there = self.store.check(keys)
+        if there and self.late:
+            seconds, self.late = self.late, 0.0
+            time.sleep(seconds)
+        return there
+
+    def delete_key(self, key: str) -> bool:
+        time.sleep(self.deleting)
+        return self.store.delete_key(key)
+
+
+def one_board_after_the_other(me: Me, deleting: float) -> None:
+    """The words with which the ranks met are deleted slowly, and rank 0 comes late to the next meeting."""
+    me.store = FarAway(me.store, deleting)
+    boards = [me.board(patience=10 * deleting)]
+    if me.rank == 0:
+        time.sleep(2 * deleting)
+    boards.append(me.board(patience=10 * deleting))
+    boards[1].begin()
+    me.say(outcome_of(boards[1].exchange, "written", me.rank))
+    for board in boards:
+        board.close()
+
+
+def all_forget(me: Me, late: float) -> None:
+    """Both ranks failed, and both forget it: the word goes just after rank 1 has looked whether it is there."""
+    me.store = FarAway(me.store)
+    board = me.board(beat_interval=SILENCE / 2)  # heartbeats ask as well
+    board.begin()
+    board.post_error("no space left on device")
+    board.exchange("written", None)
+    board.begin()
+    board.exchange("written", None)
+    board._client.call(lambda store: None)  # the deletions that nobody waits for are done
+    if me.rank == 1:
+        me.store.late = late
+    else:
+        time.sleep(late / 2)
+    board.begin()
+    me.say(outcome_of(board.exchange, "written", me.rank))
+    board.close()
+
+
 def misuse(me: Me) -> None:
     board = me.board()
     board.begin()
@@ -472,6 +532,8 @@ CASES = {
         leaves_others_behind,
         last_word,
         child_of_a_rank,
+        one_board_after_the_other,
+        all_forget,
         misuse,
         file_store,
         look_for_disks,

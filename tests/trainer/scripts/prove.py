@@ -13,7 +13,7 @@
 # limitations under the License.
 """All campaigns, with progress, a table at the end, and a JSON file with everything.
 
-    python prove.py                      two hours on two idle cores
+    python prove.py                      an hour on two idle cores
     python prove.py --quick              the same in some minutes, with a fraction of the points
     python prove.py --only nodes soak    some of it
 
