@@ -76,6 +76,11 @@ FOUND = (
     "Where several hosts share a disk, each finds out the usual mode of a file by making one, in the directory that the "
     "others were walking. Now and then one of them met it just before it was gone, and the save failed. Walking passes "
     "over such files.",
+    "A process that had written all it had to looked at what was there while another one was writing yet, and met a file "
+    "that was just being renamed into place: the save failed, now and then. Until all have said that they are done, what "
+    "comes and goes is passed over.",
+    "Two processes that had told each other of an error forgot it later at the same time. One asked for what the other had "
+    "deleted a moment before, which blocks for minutes, and was taken for lost. Nothing is read any more to delete it.",
     "Rotation kept a checkpoint whose manifest a disk had refused for a moment in place of the newest one: it was looked at "
     "a second time, and counted as good in the place that it had been given without its manifest.",
     "A training that got its arguments from a command line refused to start, because `jit_checkpoint_signals` had lost "

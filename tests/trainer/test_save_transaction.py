@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -438,45 +438,72 @@ class InPlaceTest(SaveTestCase):
         self.assertFalse(os.path.exists(self.path("checkpoint-20")))
 
 
+@contextlib.contextmanager
+def passing(name: str, make: Callable[[Path], None], times: int | None = None) -> Iterator[None]:
+    """`name` is in every directory while that is listed, and not a moment later; the first `times` listings only."""
+    real, listings = os.scandir, 0
+
+    @contextlib.contextmanager
+    def listed(path):
+        path = Path(path, name)
+        make(path)
+        with real(path.parent) as entries:
+            found = list(entries)
+        path.rmdir() if path.is_dir() else path.unlink()
+        yield iter(found)
+
+    def scandir(path):
+        nonlocal listings
+        if not isinstance(path, (str, os.PathLike)) or os.path.basename(path) == name:
+            return real(path)
+        listings += 1
+        return real(path) if times is not None and listings > times else listed(path)
+
+    with mock.patch.object(os, "scandir", scandir):
+        yield
+
+
 class WalkTest(SaveTestCase):
-    """Every host that shares the disk probes the directory that all of them walk."""
+    """Every host that shares the disk probes the directory that all of them walk, and other ranks may be writing."""
 
-    def appears_and_goes(self, make: Callable[[Path], None], walk: Callable[[str], list[str]]) -> list[str]:
-        """What `walk` returns where a probe is there while the directory is listed, and not a moment later."""
-        root = Path(self.get_auto_remove_tmp_dir())
-        write_files(str(root), {"a/weights": b"1", "b": b"2"})
-        real = os.scandir
-
-        @contextlib.contextmanager
-        def listed(path):
-            probe = Path(path, "modes-0123abcd.tmp-checkpoint")
-            make(probe)
-            with real(path) as entries:
-                found = list(entries)
-            probe.rmdir() if probe.is_dir() else probe.unlink()
-            yield iter(found)
-
-        def scandir(path):
-            return real(path) if "modes-" in os.fspath(path) else listed(path)
-
-        with mock.patch.object(disk.os, "scandir", scandir):
-            found = walk(str(root))
-        return [os.path.relpath(path, root) if os.path.isabs(path) else path for path in found]
+    def setUp(self):
+        super().setUp()
+        write_files(self.out, {"a/weights": b"1", "b": b"2"})
 
     @parameterized.expand([("file", Path.touch), ("directory", Path.mkdir)])
     def test_a_probe_of_another_host_that_is_gone_a_moment_later(self, _, make):
-        self.assertEqual(
-            self.appears_and_goes(make, lambda root: [name for name, _ in disk.walk_files(root)]), ["a/weights", "b"]
-        )
-        self.assertEqual(self.appears_and_goes(make, disk.walk_directories), [".", "a"])
+        with passing("modes-0123abcd.tmp-checkpoint", make):
+            self.assertEqual([name for name, _ in disk.walk_files(self.out)], ["a/weights", "b"])
+            self.assertEqual(disk.walk_directories(self.out), [self.out, self.path("a")])
+
+    @parameterized.expand([("file", Path.touch), ("directory", Path.mkdir)])
+    def test_a_passing_name_of_another_rank_that_is_writing_yet(self, _, make):
+        with passing(".tmpl05iq3", make):
+            self.assertEqual([name for name, _ in disk.walk_files(self.out, still_written=True)], ["a/weights", "b"])
+            self.assertEqual(set(snapshot(self.out)), {"a/weights", "b"})
+            with self.assertRaises(FileNotFoundError):
+                list(disk.walk_files(self.out))
+
+    def test_a_rank_that_is_done_does_not_mind_what_the_others_are_writing(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        with passing(".tmpl05iq3", Path.touch, times=1):
+            opened.commit()
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("a", 20))
+        self.assertEqual(verify(self.path("checkpoint-20"), level="full").problems, ())
+
+    def test_when_all_are_done_what_goes_is_an_error(self):
+        opened = self.open_transaction()
+        write_files(opened.writing, content("a", 20))
+        with passing(".tmpl05iq3", Path.touch), self.assertRaisesRegex(CheckpointSaveError, "flushing.*tmpl05iq3"):
+            opened.commit()
+        self.assertFalse(os.path.lexists(self.path("checkpoint-20")))
 
     def test_anything_else_that_is_gone_is_an_error(self):
-        root = self.get_auto_remove_tmp_dir()
-        write_files(root, {"a": b"1", "b": b"2"})
         with self.assertRaises(FileNotFoundError):
-            for name, _ in disk.walk_files(root):
-                if name == "a":
-                    os.unlink(os.path.join(root, "b"))
+            for name, _ in disk.walk_files(self.out):
+                if name == "a/weights":
+                    os.unlink(self.path("b"))
 
 
 class ModesTest(SaveTestCase):

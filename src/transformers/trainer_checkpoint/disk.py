@@ -39,6 +39,8 @@ from .layout import TEMPORARY_SUFFIX, is_retired_name, retired_name, trash_dir
 # fail at it. EACCES and EPERM are how Windows refuses to open a directory.
 LACKING = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EBADF})
 _DIRECTORY_FLUSH_LACKING = LACKING | ({errno.EACCES, errno.EPERM} if os.name == "nt" else set())
+# What a name that was just listed answers when it is gone; ESTALE on NFS, where another client has removed it.
+_GONE = frozenset({errno.ENOENT, errno.ESTALE})
 # A directory rename that answers one of these cannot be done on this mount at all.
 RENAME_IMPOSSIBLE = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM})
 
@@ -350,10 +352,11 @@ def free_space(path: str | os.PathLike) -> int | None:
 # ---- Walking ----
 
 
-def walk_files(root: str | os.PathLike) -> Iterator[tuple[str, os.stat_result]]:
+def walk_files(root: str | os.PathLike, *, still_written: bool = False) -> Iterator[tuple[str, os.stat_result]]:
     """Relative path (with `/`) and `lstat` of everything below `root` that is not a directory. Raises `OSError`.
 
-    What another host probes the directory with may come and go meanwhile; anything else that goes is an error.
+    What another host probes the directory with may come and go meanwhile. Anything else that goes is an error, unless
+    files are `still_written` there: writers make files of passing names (safetensors 0.8 renames one into place).
     """
 
     def below(directory: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -365,8 +368,8 @@ def walk_files(root: str | os.PathLike) -> Iterator[tuple[str, os.stat_result]]:
                     yield from below(entry.path, f"{prefix}{entry.name}/")
                 else:
                     yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                if not _is_probe(entry):
+            except OSError as error:
+                if error.errno not in _GONE or not (still_written or _is_probe(entry)):
                     raise
 
     yield from below(os.fspath(root), "")

@@ -94,10 +94,13 @@ def why_not_in_checkpoint(root: str, name: str) -> str | None:
 
 
 def snapshot(path: str) -> dict[str, tuple[int, int, int]]:
-    """Relative path to (inode, size in bytes, modification time in ns) of every file of the checkpoint at `path`."""
+    """Relative path to (inode, size in bytes, modification time in ns) of every file of the checkpoint at `path`.
+
+    Others may be writing there: a file that goes meanwhile is not there. Raises `OSError` where one cannot be looked at.
+    """
     return {
         name: (info.st_ino, info.st_size, info.st_mtime_ns)
-        for name, info in disk.walk_files(path)
+        for name, info in disk.walk_files(path, still_written=True)
         if not is_ours(name)
     }
 

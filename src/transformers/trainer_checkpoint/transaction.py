@@ -513,7 +513,8 @@ class SaveTransaction:
     def _commit(self) -> Published | None:
         found = []
         with self._kept("looking at what was written"):
-            found = self._names()
+            # Other ranks may be writing yet.
+            found = self._names(still_written=True)
             self.account_for(*(name for name in found if rank_in(name) == self.ranks.rank))
         replies = self._vote(
             "written",
@@ -812,11 +813,11 @@ class SaveTransaction:
         rank = rank_in(name) if len({hosts[r] for r in group}) > 1 else None
         return hosts[rank if rank is not None and rank in group else group[0]]
 
-    def _names(self) -> list[str]:
+    def _names(self, still_written: bool = False) -> list[str]:
         """What lies in `writing`, less our own unlisted names and leftovers of `write_whole`."""
         if self._groups().publisher_of(self.ranks.rank) is None or not os.path.isdir(self.writing):
             return []
-        return [name for name, _ in disk.walk_files(self.writing) if not is_ours(name)]
+        return [name for name, _ in disk.walk_files(self.writing, still_written=still_written) if not is_ours(name)]
 
 
 def describe(error: BaseException) -> str:
