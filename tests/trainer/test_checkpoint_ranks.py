@@ -244,6 +244,17 @@ class SlowAndFailingRanksTest(RanksTestCase):
             self.assertEqual(found[rank]["seen"], [[STAGING_DIR, "checkpoint-2"]])
             assert_good(self, self.folder / f"slow-{rank}" / "checkpoint-4")
 
+    def test_a_rank_that_stood_still_raises_what_the_others_raised(self):
+        for rank in (0, self.ranks - 1):
+            found = self.of_all(f"stands-still-{rank}")
+            for seen in found:
+                self.assertEqual(seen.get("error", [None])[0], "CheckpointSaveError", seen)
+                self.assertEqual(seen["text"], found[0]["text"])
+                self.assertRegex(seen["text"], rf"was not saved: rank {rank}: no sign of life for \d+ s")
+                self.assertEqual([name for name in seen["left"] if name != STAGING_DIR], ["checkpoint-2"])
+            self.assert_trained_like_reference([seen["again"] for seen in found])
+            self.assertEqual(sorted(os.listdir(self.folder / f"stands-still-{rank}")), SAVED)
+
     @parameterized.expand(["loses-its-file", "loses-its-file-after-the-vote"])
     def test_a_ranks_missing_file_fails_the_save(self, case):
         for rank in (0, self.ranks - 1):

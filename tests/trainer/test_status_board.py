@@ -249,6 +249,23 @@ class LostRankTest(BoardTestCase):
         world.tell(0)
         self.assert_all_lost({1: world.told(1)[0]}, (0,), "^the process group's store has not answered for 4 s$")
 
+    @parameterized.expand([(0,), (1,)])
+    def test_stopped_for_a_while_it_hears_the_verdict_and_takes_part_in_the_next_round(self, rank):
+        """A machine that stands still, is moved or was suspended. It must not go on as if nobody had given it up."""
+        world = self.world("waits_for_one", 3, late=rank, how="stop", again=True)
+        world.all_told()
+        world.tell(rank)
+        answers = {other: told[0] for other, told in world.all_told(but=(rank,)).items()}
+        world.signal(rank, signal.SIGCONT)
+        answers[rank] = world.told(rank)[0]
+        self.assert_all_lost(answers, (rank,), r"^no sign of life for \d+ s$")
+        for other in range(3):
+            world.tell(other)
+        for word in ("again", "and again"):
+            self.assertEqual(world.all_told(), dict.fromkeys(range(3), [[other, word] for other in range(3)]))
+        world.all_told()
+        self.assertEqual(world.store.list_keys(), [f"{board_module._PREFIX}/offer"])
+
     def test_a_rank_that_never_comes(self):
         board = None
         with self.assertRaises(board_module.RankLostError) as caught:

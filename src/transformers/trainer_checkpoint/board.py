@@ -23,6 +23,10 @@ a store whose machine has vanished (no packet says so) is noticed, and Python's 
 nonce that the ranks agree on when a board is made: a store may have been used by an earlier board, an earlier training
 in the same processes, or by processes that an elastic agent has since replaced.
 
+What an exchange comes to is decided once, for all ranks: by rank 0's answer, or by the first rank that gives up waiting
+for it, whichever the store has first. A rank 0 that stood still for a while finds that it was given up, and does not go
+on alone.
+
 What tells slow from dead:
 
 | seen | taken for |
@@ -252,12 +256,13 @@ class _Client:
 
     def _beat(self) -> None:
         self._look_at_group()
-        if self.beat_key is None:
+        own = self.beat_key  # taken away by another thread when this rank leaves
+        if own is None:
             return
         self._busy_since = time.monotonic()
         try:
             self._beats += 1
-            self._store.set(self.beat_key, f"{self._beats} {self.topic}")
+            self._store.set(own, f"{self._beats} {self.topic}")
             # Kept here because a rank that ends may take the store with it.
             key = self.error_key
             if self.error is None and key is not None and self._store.check([key]):
@@ -323,12 +328,23 @@ def _decode(data: bytes) -> Any:
 
 def _set(store: Store, key: str, data: bytes) -> None:
     """Set a value of any size. What is too long for one goes into parts first: who sees the key finds them all."""
-    if len(data) > _PART_SIZE:
-        parts = range(0, len(data), _PART_SIZE)
-        for number, start in enumerate(parts):
-            store.set(f"{key}.part{number}", data[start : start + _PART_SIZE])
-        data = b"P" + str(len(parts)).encode("ascii")
-    store.set(key, data)
+    store.set(key, _in_parts(store, key, data) if len(data) > _PART_SIZE else data)
+
+
+def _decide(store: Store, key: str, payload: Any) -> Any:
+    """Set the value unless another rank has set one before. Returns the one that counts."""
+    data = _encode(payload)
+    # This operation of the store takes text only, and sends it there and back.
+    text = (data if data[:1] == b"J" else _in_parts(store, key, data)).decode("ascii")
+    return _decode(_whole(store, key, store.compare_set(key, "", text)))
+
+
+def _in_parts(store: Store, key: str, data: bytes) -> bytes:
+    """Set the parts of a value. Returns what the key itself is to hold."""
+    parts = range(0, len(data), _PART_SIZE)
+    for number, start in enumerate(parts):
+        store.set(f"{key}.part{number}", data[start : start + _PART_SIZE])
+    return b"P" + str(len(parts)).encode("ascii")
 
 
 def _whole(store: Store, key: str, data: bytes) -> bytes:
@@ -503,28 +519,25 @@ class StatusBoard(Ranks):
         with self._or_rank_lost(topic):
             self._client.call(lambda store: _set(store, f"{key}.{self.rank}", data))
             if self.rank == 0:
-                answer = self._collect(topic, key, patience)
-                self._say(key, answer)
+                answer = self._say(key, self._collect(topic, key, patience))
             else:
-                answer = self._wait(_find(key), _WatchForFirst(self, topic, patience))
+                answer = self._hear(key, _WatchForFirst(self, topic, patience))
                 # Rank 0 has answered, so it has read this rank's word.
                 self._client.post(lambda store: _delete(store, [f"{key}.{self.rank}"]))
-        self._client.topic = ""
-        if "lost" in answer:
-            self._lost.update(answer["lost"])
-            raise RankLostError(topic, tuple(answer["lost"]), answer["reason"], answer["late"])
+        self._look_whether_lost(topic, answer)
         self._settled = self._round
+        self._lost.clear()
         return [value for count, value in answer["values"] for value in [value] * count]
 
     def broadcast(self, topic: str, payload: Any = None) -> Any:
         key = self._enter(topic)
         with self._or_rank_lost(topic):
             if self.rank == 0:
-                self._say(key, payload)
-                return json.loads(json.dumps(payload))  # what the others get: tuples become lists
-            found = self._wait(_find(key), _WatchForFirst(self, topic, self.patience))
-        self._client.topic = ""
-        return found
+                answer = self._say(key, {"value": payload})
+            else:
+                answer = self._hear(key, _WatchForFirst(self, topic, self.patience))
+        self._look_whether_lost(topic, answer)
+        return answer["value"]
 
     def barrier(self) -> None:
         """Wait for everyone in the process group's own barrier, which is watched from here.
@@ -639,11 +652,27 @@ class StatusBoard(Ranks):
         except _StoreLost as error:
             raise RankLostError(topic, (0,), str(error)) from error
 
-    def _say(self, key: str, payload: Any) -> None:
-        """Rank 0: set what all others are going to read."""
-        data = _encode(payload)
+    def _say(self, key: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """Rank 0: the answer that all others are going to read. Returns it, or the verdict of one that gave up before."""
         self._kept.setdefault(self._round, [self._key("error")]).append(key)
-        self._client.call(lambda store: _set(store, key, data))
+        return self._client.call(lambda store: _decide(store, key, answer))
+
+    def _hear(self, key: str, watch: "_WatchForFirst") -> dict[str, Any]:
+        """The others: rank 0's answer, or the verdict that rank 0 is lost."""
+        try:
+            return self._wait(_find(key), watch)
+        except RankLostError as lost:
+            self._kept.setdefault(self._round, []).append(key)
+            verdict = {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
+            with contextlib.suppress(_StoreLost):
+                return self._client.call(lambda store: _decide(store, key, verdict))
+            raise
+
+    def _look_whether_lost(self, topic: str, answer: dict[str, Any]) -> None:
+        self._client.topic = ""
+        if "lost" in answer:
+            self._lost.update(answer["lost"])
+            raise RankLostError(topic, tuple(answer["lost"]), answer["reason"], answer["late"])
 
     def _wait(self, look: Callable[[Store], tuple[T] | None], watch: Callable[[], None]) -> T:
         """Look until there is something; `watch` raises when it is time to give up."""
@@ -686,7 +715,9 @@ class StatusBoard(Ranks):
                 told = self._offer(hellos, offer)
             else:
                 self._accept(word, offer)
-                told = self._wait(_find(f"{self._namespace}/all"), _WatchForFirst(self, "board", self.patience))
+                answer = self._hear(f"{self._namespace}/all", _WatchForFirst(self, "board", self.patience))
+                self._look_whether_lost("board", answer)
+                told = answer["value"]
         self._round = 0
         self._client.error_key = self._key("error")
         self.hosts = tuple(host for _, host, _ in told)
@@ -714,7 +745,8 @@ class StatusBoard(Ranks):
         told = [_decode(word) for word in words]
         # Before any rank can go on: the next board's words have the same names.
         self._client.call(lambda store: [store.delete_key(hello) for hello in hellos])
-        self._say(f"{self._namespace}/all", told)
+        answer = self._say(f"{self._namespace}/all", {"value": told})
+        self._look_whether_lost("board", answer)
         return told
 
     def _accept(self, word: str, offer: str) -> None:
@@ -739,14 +771,16 @@ class StatusBoard(Ranks):
 
     def _leave_last(self) -> None:
         left = f"{self._namespace}/left"
-        others = self.world_size - 1 - len(self._lost - {0})
+        lost = self._lost - {0}
+        others = self.world_size - 1 - len(lost)
         end = time.monotonic() + LINGER
         delay = self._first_look
         while (gone := self._client.call(lambda store: store.add(left, 0))) < others and time.monotonic() < end:
             time.sleep(delay)
             delay = min(delay * 1.5, self._last_look)
         self._client.beat_key = None
-        if gone >= others:
+        # One that is lost may only stand still, and is to find the verdict when it goes on.
+        if gone >= others and not lost:
             keys = [key for keys in self._kept.values() for key in keys]
             self._client.call(lambda store: _delete(store, [*keys, *self._beat_keys(), left]))
         else:

@@ -240,8 +240,16 @@ def big_answers(me: Me, size: int) -> None:
     me.say(me.store.num_keys())
 
 
-def waits_for_one(me: Me, late: int, how: str, far: bool = False, patience: float = PATIENCE, beats: bool = True):
-    """All ranks vote but `late`, which does something else first."""
+def waits_for_one(
+    me: Me,
+    late: int,
+    how: str,
+    far: bool = False,
+    patience: float = PATIENCE,
+    beats: bool = True,
+    again: bool = False,
+):
+    """All ranks vote but `late`, which does something else first. `again`: the next round, and the last one."""
     board = me.board(far=far, patience=patience)
     if me.rank == late and not beats:
         board._client.beat_key = None
@@ -257,6 +265,12 @@ def waits_for_one(me: Me, late: int, how: str, far: bool = False, patience: floa
         outcome = outcome_of(board.exchange, "written", me.rank)
     me.say([outcome, logs.out])
     me.hear()
+    if again:
+        for word in ("again", "and again"):
+            board.begin()
+            me.say(outcome_of(board.exchange, "written", [me.rank, word]))
+        board.close()
+        me.say()
 
 
 def die() -> None:

@@ -27,6 +27,8 @@ import hashlib
 import json
 import logging as python_logging
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -368,6 +370,38 @@ def run_slow(context: Context) -> dict[str, Any]:
     return {**seen_of(trainer), "seen": seen}
 
 
+def run_standing_still(context: Context) -> dict[str, Any]:
+    """One rank is stopped in the middle of its writing, until the others have taken it for lost."""
+    stopped = context.case.fault.rank
+
+    class Stopped(Trainer):
+        def _save_checkpoint(self, model, trial):
+            if self.state.global_step == FAILS_AT:
+                board = self._safe_checkpoints.ranks()
+                board._silence = board._client.silence = 2.0
+                board._interval = board._client.beat_interval = 0.25
+            super()._save_checkpoint(model, trial)
+
+        def _save_rng_state(self, output_dir):
+            super()._save_rng_state(output_dir)
+            if self.args.process_index == stopped and self.state.global_step == FAILS_AT:
+                subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    trainer = context.trainer(cls=Stopped)
+    try:
+        trainer.train()
+        found: dict[str, Any] = seen_of(trainer)
+    except Exception as error:
+        found = describe_error(error)
+    dist.barrier()
+    found["left"] = sorted(os.listdir(context.out))
+    dist.barrier()
+    again = context.trainer()
+    again.train(resume_from_checkpoint=True)
+    return {**found, "again": seen_of(again)}
+
+
 def run_losing(context: Context) -> dict[str, Any]:
     """A rank's own file disappears: after its writer, or after the first vote (`fault.writer`)."""
     fault = context.case.fault
@@ -624,6 +658,7 @@ def all_cases(world_size: int) -> dict[str, Case]:
     cases.update(fault_cases(world_size))
     for rank in (0, last):
         cases[f"slow-{rank}"] = Case(run_slow, fault=Fault("slow", rank))
+        cases[f"stands-still-{rank}"] = Case(run_standing_still, fault=Fault("stopped", rank))
         cases[f"loses-its-file-{rank}"] = Case(run_losing, fault=Fault("after the writer", rank))
         cases[f"loses-its-file-after-the-vote-{rank}"] = Case(run_losing, fault=Fault("after the vote", rank))
         cases[f"old-answers-{rank}"] = Case(run_old_answers, fault=Fault("old", rank))
