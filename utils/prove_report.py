@@ -81,6 +81,10 @@ FOUND = (
     "comes and goes is passed over.",
     "Two processes that had told each other of an error forgot it later at the same time. One asked for what the other had "
     "deleted a moment before, which blocks for minutes, and was taken for lost. Nothing is read any more to delete it.",
+    "An `on_save` callback of another process was in the middle of a file, or had changed one before the publishing process "
+    "first looked, and the checkpoint was reported as damaged for good. It is now sealed again when "
+    "all have returned, and what is compared is what was sealed.",
+    "Resuming from a disk that nothing can be written to ended with an internal error when there were several processes.",
     "Rotation kept a checkpoint whose manifest a disk had refused for a moment in place of the newest one: it was looked at "
     "a second time, and counted as good in the place that it had been given without its manifest.",
     "A training that got its arguments from a command line refused to start, because `jit_checkpoint_signals` had lost "

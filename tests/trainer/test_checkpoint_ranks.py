@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from parameterized import parameterized, parameterized_class
+from safetensors import safe_open
 
 from transformers.testing_utils import TestCasePlus
 from transformers.trainer_checkpoint.layout import STAGING_DIR
@@ -333,6 +334,26 @@ class OneProcessAfterAnotherTest(RanksTestCase):
                 self.assertTrue(
                     {"extra_state.pt", "ema_rank0/optimizer.pt", f"ema_rank{last}/optimizer.pt"} <= set(entries)
                 )
+
+    def test_callbacks_of_all_ranks_write_at_once(self):
+        for case in ("full", "process", "impatient"):
+            for seen in self.of_all(f"at-once-{case}"):
+                self.assertNotIn("error", seen)
+                self.assertEqual(seen["heard"], [])
+            for name in SAVED:
+                path = self.folder / f"at-once-{case}" / name
+                assert_good(self, path)
+                entries = read_entries(path, read_head(path))
+                self.assertLessEqual({"adapter_model.safetensors", "extra_state.pt"}, entries.keys())
+                with safe_open(path / "model.safetensors", "pt") as weights:
+                    self.assertEqual(weights.metadata(), {"format": "pt", "rank": str(self.ranks - 1)})
+
+    def test_callbacks_that_only_rank_0_calls(self):
+        self.assert_trained_like_reference(self.of_all("on-one-rank"))
+        for name in SAVED:
+            path = self.folder / "on-one-rank" / name
+            assert_good(self, path)
+            self.assertIn("extra_state.pt", read_entries(path, read_head(path)))
 
     def test_trials_of_a_hyperparameter_search(self):
         run = self.folder / "trials"

@@ -819,6 +819,7 @@ class LeftoversTest(ResumeTestCase):
         self.assert_resumed(6, elsewhere)
         self.assertTrue(os.path.isdir(self.path("_staging", "checkpoint-9")))
 
+    @mock.patch("transformers.trainer_checkpoint.transaction.OWNER_PATIENCE", 0.0)
     def test_an_owner_that_is_alive(self):
         self.a_run()
         self.claim()

@@ -243,6 +243,29 @@ class ResumeOnTwoRanksTest(unittest.TestCase):
     def test_a_path_that_is_damaged_on_one_disk(self):
         self.assert_same_error("own-disks-path-damaged-on-one", "optimizer.pt is missing (on rank 1, host1)")
 
+    # ---- What a dead save left ----
+
+    def test_a_sealed_one_is_published(self):
+        for name in ("sealed", "sealed-path"):
+            self.assert_resumed(name, 9)
+            self.assertIn("checkpoint-9: the save that wrote it was interrupted", self.heard(name))
+
+    def test_a_large_one_is_verified_for_longer_than_the_patience(self):
+        self.assert_resumed("sealed-and-slow", 9)
+
+    # ---- Disks that nothing can be written to ----
+
+    def test_a_disk_that_nothing_can_be_written_to_can_be_resumed_from(self):
+        self.assert_resumed("full-disk", 9)
+        self.assert_resumed("full-disk-path", 9)
+        for seen in self.both("full-disk-finished"):
+            self.assertNotIn("error", seen, seen.get("text"))
+            self.assertEqual((seen["first"], seen["step"]), (None, 9))
+            self.assertEqual(seen["left"], [f"checkpoint-{step}" for step in STEPS])
+
+    def test_one_of_two_disks_is_full(self):
+        self.assert_resumed("own-disks-one-full", 9)
+
     # ---- The best checkpoint, the end ----
 
     def test_a_best_checkpoint_that_is_gone(self):

@@ -460,6 +460,23 @@ class CleanTest(CliTestCase):
         self.assertEqual(err.count("Could not be deleted: "), len(self.deletable))
         self.assertEqual(self.there(), self.deletable | self.kept)
 
+    def test_a_training_may_save_while_a_large_trash_is_deleted(self):
+        def delete(path: str) -> list[str]:
+            if "_trash" in str(path) and not saved:
+                saved.append(subprocess.run(command, timeout=120, check=True))
+            return real(path)
+
+        saved: list = []
+        script = "import sys; sys.path.insert(0, sys.argv[1]); from save_driver import *; from unittest import mock\n"
+        script += "with mock.patch('transformers.trainer_checkpoint.transaction.OWNER_PATIENCE', 0.0):\n"
+        script += "    save(sys.argv[2], 40, content('a', 40))"
+        command = [sys.executable, "-c", script, str(Path(__file__).parent / "scripts"), str(self.out)]
+        real = inspection.disk.delete
+        with mock.patch.object(inspection.disk, "delete", delete):
+            leftovers, problems = inspection.clean(self.out, delete=True)
+        self.assertEqual((len(saved), problems), (1, []))
+        self.assertEqual(inspection.explain(self.out).chosen, f"{self.out}/checkpoint-40")
+
     @parameterized.expand(["_staging", "_trash"])
     def test_what_goes_while_it_is_listed(self, name):
         away = lambda: os.rename(self.out / name, self.out / "away")  # noqa: E731

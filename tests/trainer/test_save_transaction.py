@@ -21,6 +21,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from parameterized import parameterized
 from safetensors.numpy import save_file
 
 from transformers.testing_utils import CaptureLogger, TestCasePlus
-from transformers.trainer_checkpoint import disk, owner, publishing, rotation
+from transformers.trainer_checkpoint import disk, owner, publishing, rotation, transaction
 from transformers.trainer_checkpoint.discovery import newest_complete_checkpoint
 from transformers.trainer_checkpoint.errors import CheckpointError, CheckpointOwnedError, CheckpointSaveError
 from transformers.trainer_checkpoint.layout import KEEP_NAME, SENTINEL_NAME, retired_name
@@ -610,7 +611,7 @@ class SealAgainTest(SaveTestCase):
         self.assertEqual((before.verdict, before.problems), ("good", ()))
         self.assertIn("the digests of 6 files were not finished", " ".join(before.notes))
         later = LaterSeals()
-        later.start(published.path, published.head, durable=False)
+        later.start(published.path, published.head, published.seen, durable=False)
         later.wait()
         self.assertEqual(read_head(published.path).sealing, 2)
         after = verify(published.path, level="full")
@@ -625,14 +626,16 @@ class SealAgainTest(SaveTestCase):
         published = save(self.out, 20, content("a", 20), durable=False)
         before = read_files(published.path)
         uploading, later = [True], LaterSeals()
-        after_callbacks = later.start(published.path, published.head, durable=False, busy=lambda: uploading[0])
+        after_callbacks = later.start(
+            published.path, published.head, published.seen, durable=False, busy=lambda: uploading[0]
+        )
         _, future = later._running
         future.result()
         self.assertEqual(
             sorted(os.listdir(published.path)),
             sorted({*before, "checkpoint-files.1.json", "checkpoint-manifest.json"}),
         )
-        after_callbacks()
+        after_callbacks(True)
         self.assertEqual(read_head(published.path).sealing, 1)
         uploading[0] = False
         later.wait()
@@ -642,7 +645,7 @@ class SealAgainTest(SaveTestCase):
     def test_under_an_upload_that_outlasts_the_next_save_the_first_seal_stays(self):
         published = save(self.out, 20, content("a", 20), durable=False)
         later = LaterSeals()
-        later.start(published.path, published.head, durable=False, busy=lambda: True)()
+        later.start(published.path, published.head, published.seen, durable=False, busy=lambda: True)(True)
         later.wait()
         self.assertEqual(read_head(published.path).sealing, 1)
         self.assertEqual(verify(published.path, level="full").verdict, "good")
@@ -650,7 +653,7 @@ class SealAgainTest(SaveTestCase):
     def test_after_callbacks_that_raised_nothing_that_changed_is_called_good(self):
         published = save(self.out, 20, content("a", 20), durable=False)
         later = LaterSeals()
-        later.start(published.path, published.head, durable=False)
+        later.start(published.path, published.head, published.seen, durable=False)
         with open(os.path.join(published.path, "optimizer.pt"), "ab") as file:
             file.write(b"half of something")
         later.close()
@@ -661,23 +664,46 @@ class SealAgainTest(SaveTestCase):
     def test_what_another_rank_changes_later_is_sealed_when_all_have_come_further(self, durable):
         published = save(self.out, 20, content("a", 20), durable=durable)
         later = LaterSeals()
-        later.start(published.path, published.head, durable=durable)()
+        later.start(published.path, published.head, published.seen, durable=durable)(False)
         write_files(published.path, {"ema_rank1/optimizer.pt": content("a", 20)["optimizer.pt"]})
         self.assertEqual(len(verify(published.path, level="full").problems), 1)
         later.wait()
         later.look_again()
         self.assertEqual(verify(published.path, level="full").problems, ())
-        write_files(published.path, {"notes.txt": b"and again"})
+        # What is changed when all callbacks are done is not theirs.
+        os.truncate(os.path.join(published.path, "optimizer.pt"), 20)
         later.look_again()
-        self.assertIn("notes.txt", read_entries(published.path, read_head(published.path)))
+        self.assertEqual([p.file for p in verify(published.path, level="full").problems], ["optimizer.pt"])
+
+    def test_what_is_half_written_at_the_first_look_is_sealed_at_the_next(self):
+        published = save(self.out, 20, content("a", 20))
+        later = LaterSeals()
+        after_callbacks = later.start(published.path, published.head, published.seen, durable=True)
+        whole = content("a", 20)["optimizer.pt"]
+        write_files(published.path, {"ema/optimizer.pt": whole[:40]})
+        with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.sealing")) as log:
+            after_callbacks(True)
+            later.look_again()
+            self.assertEqual([p.file for p in verify(published.path).problems], ["ema/optimizer.pt"])
+            write_files(published.path, {"ema/optimizer.pt": whole})
+            later.look_again()
+        self.assertEqual(log.out.count("could not be sealed again (ema/optimizer.pt"), 1)
+        self.assertEqual(verify(published.path, level="full").problems, ())
+
+    def test_what_another_rank_changes_before_the_publisher_is_done_is_seen(self):
+        published = save(self.out, 20, content("a", 20))
+        write_files(published.path, {"scheduler.pt": content("another", 20)["scheduler.pt"]})
+        later = LaterSeals()
+        later.start(published.path, published.head, published.seen, durable=True)(True)
+        self.assertEqual(verify(published.path, level="full").problems, ())
 
     def test_a_callback_that_saves_the_step_again(self):
         published = save(self.out, 20, content("a", 20))
         later = LaterSeals()
-        after_callbacks = later.start(published.path, published.head, durable=True)
+        after_callbacks = later.start(published.path, published.head, published.seen, durable=True)
         save(self.out, 20, content("b", 20, shards=2))
         with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.sealing")) as log:
-            after_callbacks()
+            after_callbacks(True)
         self.assertEqual(log.out, "")
         self.assertEqual(read_files(published.path), content("b", 20, shards=2))
         self.assertEqual(verify(published.path, level="full").problems, ())
@@ -686,10 +712,10 @@ class SealAgainTest(SaveTestCase):
     def test_callbacks_change_files_while_digests_are_added(self, durable):
         published = save(self.out, 20, content("a", 20), durable=durable)
         later = LaterSeals()
-        after_callbacks = later.start(published.path, published.head, durable=durable)
+        after_callbacks = later.start(published.path, published.head, published.seen, durable=durable)
         os.unlink(os.path.join(published.path, "model.safetensors"))
         write_files(published.path, {"adapter_model.bin": content("a", 20)["optimizer.pt"]})
-        after_callbacks()
+        after_callbacks(True)
         result = verify(published.path, level="full")
         self.assertEqual((result.verdict, result.problems, result.notes), ("good", (), ()))
         self.assertIn("adapter_model.bin", read_entries(published.path, read_head(published.path)))
@@ -721,7 +747,7 @@ class OwnerTest(SaveTestCase):
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); from save_driver import *\n"
             "run = RunDirectory(sys.argv[2], Alone()); save(sys.argv[2], 10, content('other', 10), run=run)\n"
-            "print('saved', flush=True); sys.stdin.read()"
+            "print('saved', flush=True); sys.stdin.read(); run.close()"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(SCRIPTS), self.out],
@@ -729,11 +755,25 @@ class OwnerTest(SaveTestCase):
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.addCleanup(process.communicate)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "saved\n")
         return process
 
+    def test_an_owner_that_leaves_is_waited_for(self):
+        """The training that this one replaces writes its last checkpoint within the grace that it was given."""
+        other = self.start_owner()
+        leave = threading.Timer(3.0, other.stdin.close)
+        leave.start()
+        self.addCleanup(leave.join)
+        with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.transaction")) as log:
+            save(self.out, 20, content("mine", 20))
+        self.assertRegex(log.out, rf"process {other.pid} on host .* is saving .*{self.out}. Waiting for up to 60 s")
+        self.assertEqual(read_files(self.path("checkpoint-20")), content("mine", 20))
+        self.assertEqual(read_head(self.path("checkpoint-20")).sequence, 2)
+
+    @mock.patch.object(transaction, "OWNER_PATIENCE", 1.0)
     def test_a_second_training_in_the_same_directory_is_refused(self):
         other = self.start_owner()
         with self.assertRaisesRegex(CheckpointSaveError, f"process {other.pid} ") as caught:

@@ -223,6 +223,16 @@ class LostRankTest(BoardTestCase):
         answers[2] = world.told(2)[0]
         self.assert_all_lost(answers, (2,), r"^alive \(last heard \d+ s ago\), but late: not there after 2 s$")
 
+    @parameterized.expand([(0,), (1,)])
+    def test_a_rank_that_has_asked_for_time_is_waited_for(self, late):
+        constants = {"_SLACK": 0.5}
+        world = self.world("waits_for_one", 3, late=late, how="sleep", patience=1.0, takes=30.0, constants=constants)
+        world.all_told()
+        self.assertFalse(world.pipes[2].poll(4.0), "rank 2 did not wait")
+        world.tell(late)
+        answers = world.all_told()
+        self.assertEqual([told[0] for told in answers.values()], [[0, 1, 2]] * 3)
+
     def test_rank_0_is_late(self):
         world = self.world("waits_for_one", 2, late=0, how="sleep", patience=1.0, constants={"_SLACK": 1.0})
         world.all_told()

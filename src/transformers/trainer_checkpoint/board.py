@@ -584,6 +584,31 @@ class StatusBoard(Ranks):
         except Exception as error:
             logger.warning(f"The other ranks could not be told of this rank's error ({error}): {cause}")
 
+    def arrive(self, place: str) -> None:
+        key = f"{self._key(f'at/{place}')}.{self.rank}"
+        self._kept.setdefault(self._round, []).append(key)
+        self._client.post(lambda store: store.set(key, _encode(True)))
+
+    def all_arrived(self, place: str, patience: float) -> bool:
+        keys = [f"{self._key(f'at/{place}')}.{rank}" for rank in range(self.world_size)]
+        end = time.monotonic() + patience
+
+        def watch() -> None:
+            if time.monotonic() >= end:
+                raise TimeoutError
+
+        try:
+            self._wait(lambda store: (True,) if store.check(keys) else None, watch)
+        except (TimeoutError, _StoreLost):
+            return False
+        return True
+
+    def take_time(self, seconds: float) -> None:
+        key = self._time_key()
+        self._kept.setdefault(self._round, []).append(key)
+        with contextlib.suppress(Exception):
+            self._client.call(lambda store: store.set(key, _encode(seconds)))
+
     def call_out(self, word: str) -> None:
         """Say `word` to all ranks, outside any exchange; the first one of a round counts. One rank calls it.
 
@@ -632,6 +657,14 @@ class StatusBoard(Ranks):
         self._client.stop()
 
     # ---- Inside ----
+
+    def _time_key(self) -> str:
+        return self._key("time")
+
+    def _time_taken(self) -> float:
+        """Seconds that some rank has asked for in this round; read when a patience ends."""
+        found = self._client.call(_find(self._time_key()))
+        return found[0] if found is not None else 0.0
 
     def _key(self, name: str) -> str:
         return f"{self._namespace}/{self._round}/{name}"
@@ -837,6 +870,8 @@ class _WatchForAll:
         if now < self.end and now < self.next_log:
             return
         missing = self._missing(self.heard)
+        if missing and now >= self.end and self.listen:
+            self.end = max(self.end, self.start + self.board._time_taken())
         if missing and now >= self.end:
             alive = f"alive ({self._last_heard(missing, now)}), but late" if self.listen else "not seen at all"
             raise RankLostError(
@@ -875,7 +910,7 @@ class _WatchForFirst:
 
     def __init__(self, board: StatusBoard, topic: str, patience: float, listen: bool = True):
         self.board, self.topic, self.patience, self.listen = board, topic, patience, listen
-        self.heard = now = time.monotonic()
+        self.heard = self.since = now = time.monotonic()
         self.end = now + patience + _SLACK + 2 * board._interval
         self.next_look = now + board._interval
         self.beat: bytes | None = None
@@ -888,6 +923,10 @@ class _WatchForFirst:
         self.next_look = now + self.board._interval
         if self.listen:
             self._listen(now)
+        if now >= self.end and self.listen:
+            # Rank 0 waits as long, and its verdict is the one that they all get.
+            more = self.board._time_taken() + _SLACK + 2 * self.board._interval
+            self.end = max(self.end, self.since + more)
         if now >= self.end:
             raise RankLostError(
                 self.topic, (0,), f"it has not answered within {self.patience:g} s, though it is alive", late=True
@@ -904,6 +943,7 @@ class _WatchForFirst:
         # Rank 0 may have come late itself; the others then have its patience from that moment on.
         if not self.there and beat.decode("utf-8").partition(" ")[2] == self.board._client.topic:
             self.there = True
+            self.since = now
             self.end = now + self.patience + _SLACK + 2 * self.board._interval
 
 

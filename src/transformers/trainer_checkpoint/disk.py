@@ -52,6 +52,9 @@ _trash_lock = threading.Lock()
 # directory for up to 60 s (`acdirmax`, nfs(5)).
 HIDDEN_DIRECTORY_PATIENCE = 65.0
 
+# The slowest disk that other ranks still wait for while something is read through (bytes per second).
+SLOWEST_READ = 20e6
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -110,6 +113,8 @@ def make_directories(path: str | os.PathLike, *, durable: bool) -> None:
             break
         except FileExistsError:
             # The server has it, and this client still remembers that there was nothing.
+            if os.path.isdir(path):
+                break
             if os.path.lexists(path) or time.monotonic() > deadline:
                 raise
             time.sleep(0.5)

@@ -56,7 +56,12 @@ class CheckpointSaveError(CheckpointError):
         self.every_rank_reported = every_rank_reported
 
     def __str__(self) -> str:
-        causes = "; ".join(f"rank {rank}: {cause}" for rank, cause in sorted(self.failures.items()))
+        ranks: dict[str, list[int]] = {}
+        for rank, cause in sorted(self.failures.items()):
+            ranks.setdefault(cause.rstrip("."), []).append(rank)
+        causes = "; ".join(
+            f"{'rank' if len(same) == 1 else 'ranks'} {format_ranks(same)}: {cause}" for cause, same in ranks.items()
+        )
         if self.outcome_unknown:
             return (
                 f"Whether checkpoint {self.path} was published is unknown: {causes}. It is either there whole or not "

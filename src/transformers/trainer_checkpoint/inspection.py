@@ -22,8 +22,9 @@ import dataclasses
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 from . import disk, structure
@@ -293,7 +294,8 @@ def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Lef
         run_dir (`str` or `os.PathLike`):
             The `output_dir` of a training.
         delete (`bool`, *optional*, defaults to `False`):
-            Really delete. The run directory is claimed while that goes on, so that no training begins.
+            Really delete. The run directory is claimed while leftovers of saves go, so that no training begins. What
+            is in the trash belongs to nobody, and goes after that: it may be large, and a training must not wait.
 
     Returns:
         `tuple[list[Leftover], list[str]]`: what was found, and what could not be deleted and why.
@@ -314,18 +316,31 @@ def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Lef
     from . import owner as ownership
 
     problems: list[str] = []
-    ownership.claim(run_dir, durable=False)
-    try:
+    in_trash = os.path.join(trash_dir(run_dir), "")
+    with _claimed(run_dir, ownership):
         # Looked at again: only now does nobody else change it.
         leftovers = find_leftovers(run_dir)
-        for leftover in leftovers:
-            if leftover.action == DELETE:
-                problems += disk.delete(leftover.path)
-        with contextlib.suppress(OSError):  # other people keep things in a directory of this name too
-            os.rmdir(trash_dir(run_dir))
+        deletable = [leftover.path for leftover in leftovers if leftover.action == DELETE]
+        for path in deletable:
+            if not path.startswith(in_trash):
+                problems += disk.delete(path)
+    for path in deletable:
+        if path.startswith(in_trash):
+            problems += disk.delete(path)
+    # A training that has come meanwhile may be about to put something there; and other people keep things in a
+    # directory of this name too.
+    with contextlib.suppress(CheckpointOwnedError, OSError), _claimed(run_dir, ownership):
+        os.rmdir(trash_dir(run_dir))
+    return leftovers, problems
+
+
+@contextlib.contextmanager
+def _claimed(run_dir: str, ownership: ModuleType) -> Generator[None, None, None]:
+    ownership.claim(run_dir, durable=False)
+    try:
+        yield
     finally:
         ownership.release(run_dir)
-    return leftovers, problems
 
 
 # ---- One checkpoint ----

@@ -28,6 +28,7 @@ whole. Only a disk's publisher calls anything here.
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 
 from ..utils import logging
 from . import disk, owner
@@ -151,11 +152,21 @@ def why_to_keep(path: str) -> str | None:
     return "was not recognised as a checkpoint"
 
 
-def settle(run_dir: str, *, nonce: str, durable: bool) -> list[str]:
+def settle(run_dir: str, *, nonce: str, durable: bool, expect: Callable[[int], None] = lambda size: None) -> list[str]:
     """Put in order what a dead save left in staging: publish what is sealed and good, retire the rest.
 
     Called by the publisher, at the start of a training and when a save opens, after the owner check. On disk
     afterwards: no checkpoint in staging.
+
+    Args:
+        run_dir (`str`):
+            The run directory.
+        nonce (`str`):
+            Of the save or resume that puts it in order, for names in the trash.
+        durable (`bool`):
+            Flush what is renamed.
+        expect (`Callable[[int], None]`, *optional*):
+            Called before a sealed leftover is read through, with its size in bytes.
 
     Returns:
         `list[str]`: paths of checkpoints that were published by this.
@@ -178,7 +189,7 @@ def settle(run_dir: str, *, nonce: str, durable: bool) -> list[str]:
             logger.warning(f"{path} was not left by a save of this library. It was kept as {put_aside}.")
         elif step_of(name) is not None:
             target = os.path.join(run_dir, name)
-            reason = why_not_to_publish(path, target)
+            reason = why_not_to_publish(path, target, expect)
             if reason is None:
                 publish(run_dir, path, name, nonce=nonce, durable=durable)
                 logger.warning(
@@ -192,8 +203,11 @@ def settle(run_dir: str, *, nonce: str, durable: bool) -> list[str]:
     return published
 
 
-def why_not_to_publish(staged: str, target: str) -> str | None:
-    """Why the leftover `staged` must not become `target`, or `None` if it is sealed, good and newer than `target`."""
+def why_not_to_publish(staged: str, target: str, expect: Callable[[int], None] = lambda size: None) -> str | None:
+    """Why the leftover `staged` must not become `target`, or `None` if it is sealed, good and newer than `target`.
+
+    `expect` is called with its size in bytes before it is read through.
+    """
     try:
         head = read_head(staged)
     except (ManifestError, OSError) as error:
@@ -203,6 +217,11 @@ def why_not_to_publish(staged: str, target: str) -> str | None:
     # Imported late: verification is only needed after an accident.
     from .verification import verify
 
+    logger.info(
+        f"An interrupted save has left {staged} ({disk.format_size(head.files.bytes)}). It is verified, and published "
+        "if it is whole."
+    )
+    expect(head.files.bytes)
     problems = verify(staged, level="full").problems
     if problems:
         return f"{problems[0].file}: {problems[0].reason}"

@@ -78,6 +78,22 @@ class Ranks(abc.ABC):
     def first_error(self) -> tuple[int, str] | None:
         """The rank and cause of the first `post_error` of this round, if there was one. Any rank, any time."""
 
+    def arrive(self, place: str) -> None:
+        """Tell the others that this rank has come to `place`, without waiting for them. Never raises."""
+
+    def all_arrived(self, place: str, patience: float) -> bool:
+        """Whether all ranks have come to `place` in this round, waited for up to `patience` seconds. Never raises.
+
+        One rank calls it. Ranks that cannot talk are taken to have come.
+        """
+        return True
+
+    def take_time(self, seconds: float) -> None:
+        """Have the others wait for this long, where their patience is shorter. One rank calls it; never raises.
+
+        Called before something that takes long and has to be done before this rank reports. It holds for this round.
+        """
+
     def close(self) -> None:
         """The training is over: leave. Each rank calls it when it is done; an exchange after it is an error."""
 

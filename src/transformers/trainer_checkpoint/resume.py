@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-# The slowest disk that is still waited for while other ranks verify (bytes per second).
-SLOWEST_READ = 20e6
 # How many problems of one checkpoint a message names.
 MOST_PROBLEMS = 5
 
@@ -193,6 +191,8 @@ class _Resume:
         if all(reply["here"] for reply in seen):
             # A dead save may have left exactly this one, sealed.
             self.put_in_order()
+            if self.broadcast("place on rank 0", _why_no_checkpoint(path) if self.decides else None) is None:
+                self.wait_for(path)
             seen = self.exchange("place again", {"problem": _why_no_checkpoint(path)})
         problems = {reply["problem"]: rank for rank, reply in reversed(list(enumerate(seen))) if reply["problem"]}
         if problems:
@@ -237,6 +237,13 @@ class _Resume:
         # A rank that cannot write there counts as one without a disk, and may still be able to read.
         self.leaders = _first_of_each([(host, groups.group_of(rank)) for rank, host in enumerate(self.hosts)])
 
+    def wait_for(self, path: str) -> None:
+        """On another host what rank 0's host has just published may be invisible for a while."""
+        groups = self.checkpoints.run_directory(self.run_dir).groups
+        assert groups is not None  # they are found when the run directory is put in order
+        if self.hosts[self.ranks.rank] != self.hosts[0] and 0 in groups.group_of(self.ranks.rank):
+            wait_until_visible(os.path.join(path, TRAINER_STATE_NAME))
+
     # ---- Looking ----
 
     def examine(self, path: str, size: int, topic: str) -> "_Report":
@@ -257,7 +264,7 @@ class _Resume:
             reply = _Look(problems=[["", f"cannot be looked at ({error.strerror or error})"]])
         else:
             reply.parse_state(path)
-        patience = max(self.trainer.args.save_patience, size / SLOWEST_READ)
+        patience = max(self.trainer.args.save_patience, size / disk.SLOWEST_READ)
         replies = [_Look(**told) for told in self.exchange(topic, dataclasses.asdict(reply), patience)]
         return _Report(self, replies, reply.state)
 
@@ -522,7 +529,7 @@ class _Search:
             if name is None:
                 raise CheckpointResumeError(self._nothing())
             path = os.path.join(resume.run_dir, name)
-            self._wait_for(path)
+            resume.wait_for(path)
             report = resume.examine(path, proposal["size"], f"examined {number}")
             if not report.problems and not report.complaints:
                 if self.passed_over and resume.first:
@@ -550,14 +557,6 @@ class _Search:
                 return {"name": found.name, "size": _size(found.path), "passed_over": passed_over}
             passed_over.append([found.name, found.why_not])
         return {"name": None, "size": 0, "passed_over": passed_over}
-
-    def _wait_for(self, path: str) -> None:
-        """On another host what rank 0's host has just published may be invisible for a while."""
-        resume = self.resume
-        groups = resume.checkpoints.run_directory(resume.run_dir).find_groups()
-        foreign = resume.hosts[resume.ranks.rank] != resume.hosts[0]
-        if foreign and 0 in groups.group_of(resume.ranks.rank):
-            wait_until_visible(os.path.join(path, TRAINER_STATE_NAME))
 
     def _list(self) -> str:
         return "; ".join(f"{name}: {reason}" for name, reason in self.passed_over)

@@ -194,26 +194,46 @@ class LaterSeals:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._running: tuple[_Digests, Future[None]] | None = None
-        # The last checkpoint whose callbacks have returned here: path, head, snapshot, and whether to flush.
+        # The checkpoint that is to be looked at yet, whose callbacks have returned here: path, head, snapshot, and
+        # whether to flush.
         self._last: tuple[str, Head, dict[str, tuple[int, int, int]], bool] | None = None
+        # Whether the log has it that this one could not be sealed again.
+        self._said = False
 
     def start(
-        self, path: str, head: Head, *, durable: bool, busy: Callable[[], bool] = lambda: False
-    ) -> Callable[[], None]:
+        self,
+        path: str,
+        head: Head,
+        seen: dict[str, tuple[int, int, int]],
+        *,
+        durable: bool,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> Callable[[bool], None]:
         """Compute digests that were put off, in the background, and get ready for changes by callbacks.
 
+        Args:
+            path (`str`):
+                The published checkpoint.
+            head ([`Head`]):
+                Its head.
+            seen (`dict[str, tuple[int, int, int]]`):
+                `snapshot(path)` of what was sealed.
+            durable (`bool`):
+                Flush what changed.
+            busy (`Callable[[], bool]`, *optional*):
+                Whether somebody reads the checkpoint, so that nothing may be written into it.
+
         Returns:
-            `Callable[[], None]`: to be called after the callbacks, if none of them raised: what one left half done
-                must not be called good. Seals again what they changed, and never raises: the checkpoint was announced
+            `Callable[[bool], None]`: to be called after the callbacks, if none of them raised: what one left half done
+                must not be called good. Given whether the callbacks of all ranks have returned, it seals again what
+                they changed; otherwise that is left to `look_again`. Never raises: the checkpoint was announced
                 already. What could not be sealed is logged.
         """
         # A callback may change the working directory.
         path = os.path.abspath(path)
-        seen: dict[str, tuple[int, int, int]] = {}
-        self._last = None
+        self._last, self._said = None, False
         # RuntimeError: no thread can be had, the interpreter is on its way out.
         with contextlib.suppress(RuntimeError, OSError, ManifestError):
-            seen = snapshot(path)
             entries = read_entries(path, head)
             if any(not entry.digest for entry in entries.values()):
                 digests = _Digests(path, head, seen, entries, busy)
@@ -221,7 +241,7 @@ class LaterSeals:
                 self._running = digests, self._pool.submit(digests.compute)
         mine = self._running
 
-        def after_callbacks() -> None:
+        def after_callbacks(all_have_returned: bool) -> None:
             if not os.path.isdir(path):
                 logger.warning(f"{path} is not there any more: an `on_save` callback has moved or deleted it.")
                 return
@@ -231,15 +251,16 @@ class LaterSeals:
             self._last = path, head, seen, durable
             if mine is not None:
                 mine[0].after_callbacks()
-            self.look_again()
+            if all_have_returned:
+                self.look_again()
 
         return after_callbacks
 
     def look_again(self) -> None:
         """Seal again what was changed in the last checkpoint. Never raises.
 
-        The first time it is called after the publisher's own callbacks. The other ranks' may return later: it is called
-        again when all ranks are known to have come further.
+        Called when the callbacks of all ranks are known to have returned. It is called again at the next save and at
+        the end of the training, for what could not be sealed, or not be waited for, the first time.
         """
         if self._last is None:
             return
@@ -249,19 +270,21 @@ class LaterSeals:
         except OSError:  # what cannot be looked at cannot be sealed either
             return
         if found == seen:
+            self._last = None
             return
         try:
             self.wait(write=False)
             there = read_head(path)
-            if there is None or there.nonce != head.nonce:
-                return
-            self._last = path, seal_again(path, there, seen, durable=durable) or there, found, durable
-        except (OSError, CheckpointError) as error:
+            if there is not None and there.nonce == head.nonce:
+                seal_again(path, there, seen, durable=durable)
             self._last = None
-            logger.error(
-                f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
-                "changed will be reported as damaged, and resuming passes the checkpoint over."
-            )
+        except (OSError, CheckpointError) as error:
+            if not self._said:
+                logger.error(
+                    f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
+                    "changed will be reported as damaged, and resuming passes the checkpoint over."
+                )
+            self._said = True
 
     def close(self) -> None:
         """Wait, and end the thread. Never raises."""

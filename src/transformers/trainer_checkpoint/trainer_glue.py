@@ -36,7 +36,6 @@ from . import backends, disk
 from .errors import CheckpointSaveError, RankLostError
 from .held_logs import held_logs
 from .layout import checkpoint_name
-from .manifest import Head
 from .ranks import Alone, Ranks, Unconnected
 from .rotation import Memory, Sweeper
 from .sealing import LaterSeals
@@ -45,12 +44,20 @@ from .transaction import Published, RunDirectory, SaveTransaction
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
+    from ..trainer_callback import TrainerCallback
     from ..trainer_jit_checkpoint import JITCheckpointCallback
     from .preemption import Preemption
     from .resume import Loading
 
 
 logger = logging.get_logger(__name__)
+
+# How long an upload waits for the deletion of older checkpoints (seconds).
+SWEEP_PATIENCE = 60.0
+
+# How long the publisher waits for the `on_save` callbacks of other ranks. What they change later is sealed at the next
+# save or at the end of the training (seconds).
+CALLBACKS_PATIENCE = 10.0
 
 # These are never kept: whoever sent them wants the process to stop.
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -289,6 +296,13 @@ def after_publish(handler: Any) -> Callable:
     return handler.call_event if hook is None else hook(handler.call_event)
 
 
+def _look_at_saves(callbacks: list["TrainerCallback"]) -> bool:
+    """Whether one of `callbacks` does anything on `on_save`, which most do not."""
+    from ..trainer_callback import TrainerCallback
+
+    return any(getattr(callback.on_save, "__func__", None) is not TrainerCallback.on_save for callback in callbacks)
+
+
 # ---- The Trainer's checkpoints ----
 
 
@@ -419,6 +433,8 @@ class TrainerCheckpoints:
                     self._transaction = transaction
                     self._redirect = (transaction.run.path, transaction.writing_run_dir)
                     self._store_flos(transaction, trial)
+                    if _look_at_saves(self.trainer.callback_handler.callbacks):
+                        transaction.wishes.add("callbacks")
                     with (
                         self._one_writer_per_disk(transaction.run),
                         backends.staying_in_step(self.trainer, transaction),
@@ -625,13 +641,14 @@ class TrainerCheckpoints:
                 self._rotate(run)
             self._sweeper.sweep(run.path)
         if "push" in transaction.wishes:
+            # The upload walks the whole run directory, and fails if something it has listed is gone.
+            self._sweeper.wait(SWEEP_PATIENCE)
             self.trainer._push_from_checkpoint(published.path)
         logger.info(
             f"Checkpoint saved to {published.path} ({disk.format_size(published.size)} in {published.files} files, "
             f"{published.seconds:.1f} s)"
         )
-        if published.head is not None:
-            self._seal_after_callbacks(published.path, published.head, run.durable)
+        self._seal_after_callbacks(published, run, others="callbacks" in transaction.wishes)
 
     def _rotate(self, run: RunDirectory) -> None:
         """Take older checkpoints out of use. Called by the publisher, after the publish."""
@@ -656,14 +673,31 @@ class TrainerCheckpoints:
         push = getattr(self.trainer, "push_in_progress", None)
         return push is not None and not push.is_done()
 
-    def _seal_after_callbacks(self, path: str, head: Head, durable: bool) -> None:
-        """Have the `on_save` callbacks followed by a second sealing, if they change anything."""
-        after_callbacks = self._later_seals.start(path, head, durable=durable, busy=self._is_pushing)
+    def _seal_after_callbacks(self, published: Published, run: RunDirectory, others: bool) -> None:
+        """Have the `on_save` callbacks followed by a second sealing, if they change anything. Called by all ranks.
+
+        Only the publisher waits, and not for long: a Trainer may call `on_save` on one rank only.
+
+        Args:
+            published ([`Published`]):
+                What was saved.
+            run ([`RunDirectory`]):
+                Where.
+            others (`bool`):
+                Some rank has such callbacks. All have to return first: one may be in the middle of a file.
+        """
+        after_callbacks: Callable[[bool], None] | None = None
+        if published.head is not None:
+            path, head, seen = published.path, published.head, published.seen
+            after_callbacks = self._later_seals.start(path, head, seen, durable=run.durable, busy=self._is_pushing)
 
         def hook(call_event: Callable) -> Callable:
             def call(*args: Any, **kwargs: Any) -> Any:
                 control = call_event(*args, **kwargs)
-                after_callbacks()
+                if others:
+                    run.ranks.arrive("after callbacks")
+                if after_callbacks is not None:
+                    after_callbacks(not others or run.ranks.all_arrived("after callbacks", CALLBACKS_PATIENCE))
                 return control
 
             return call
@@ -745,16 +779,18 @@ class TrainerCheckpoints:
 
         resolve_best_checkpoint(self)
 
-    def _meet_after_callbacks(self) -> None:
-        """Seal the last checkpoint again, if callbacks of other ranks changed it after the publisher's own returned.
+    def _meet_at_end(self) -> bool:
+        """Wait until all ranks have come to the end of the training. Called by all ranks. Gives whether they have.
 
-        Called by all ranks, at the end of a training. Never raises: a rank that is lost is noticed where it is needed.
+        Never raises: a rank that is lost is noticed where it is needed.
         """
-        if self.last_published is not None and not self.ranks().alone:
-            with contextlib.suppress(RankLostError):
-                self.ranks().begin()
-                self.ranks().exchange("after callbacks", None)
-                self.look_again()
+        ranks = self.ranks()
+        try:
+            ranks.begin()
+            ranks.exchange("end of training", None)
+        except RankLostError:
+            return False
+        return True
 
     def look_again(self) -> None:
         """Seal the last checkpoint again if it was changed. Called when all ranks are past their callbacks."""
@@ -769,10 +805,12 @@ class TrainerCheckpoints:
         from .rotation import clean_up_at_end
 
         self._later_seals.wait()
-        self._meet_after_callbacks()
         args = self.trainer.args
-        run = self.run_directory(self.trainer._get_output_dir(trial))
         best_only = args.load_best_model_at_end and args.save_total_limit == 1
+        # A new round as well, in which the ranks may have to find out who shares a disk.
+        if (self.last_published is not None or best_only) and self._meet_at_end():
+            self.look_again()
+        run = self.run_directory(self.trainer._get_output_dir(trial))
         if not best_only and not self._put_off:
             return
         run.find_groups()

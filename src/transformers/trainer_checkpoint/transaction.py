@@ -68,6 +68,9 @@ FOREIGN_FILE_PATIENCE = disk.HIDDEN_DIRECTORY_PATIENCE
 # How long a save waits for the background to delete what takes the space it needs. Well below `save_patience`, which runs
 # on the other ranks meanwhile (seconds).
 ROOM_PATIENCE = 60.0
+# How long a training waits for another process that saves in its run directory to leave: the one that it replaces may be
+# within the grace that a scheduler gives it, which is 30 s mostly, and be writing its last checkpoint (seconds).
+OWNER_PATIENCE = 60.0
 # How long the ranks wait for one that failed inside a collective of another library. It has to outlast the slowest
 # healthy writer, which is unknown; past it the failed process ends itself, and with it the job.
 FOREIGN_COLLECTIVE_GRACE = 120.0
@@ -154,12 +157,11 @@ class RunDirectory:
         disk.make_directories(self.path, durable=self.durable)
         # Not held any more: somebody has removed the staging directory, or taken it over while this process was stopped.
         if not self._claimed or not owner.holds(self.path):
-            owner.claim(self.path, durable=self.durable)
-            self._claimed = True
+            self._claim()
             self._rename_problem = disk.probe_rename(self.staging)
             sweep_leftovers(self.path, self.sweeper)
             sweep_disk_tokens(self.path)
-        publishing.settle(self.path, nonce=nonce, durable=self.durable)
+        publishing.settle(self.path, nonce=nonce, durable=self.durable, expect=self._ask_for_time)
         newest = newest_head(self.path)
         size = newest.files.bytes if newest is not None else None
         free = disk.free_space(self.path)
@@ -173,6 +175,28 @@ class RunDirectory:
             "last_size": size,
             "free": free,
         }
+
+    def _claim(self) -> None:
+        end, told = time.monotonic() + OWNER_PATIENCE, False
+        while True:
+            try:
+                owner.claim(self.path, durable=self.durable)
+                break
+            except CheckpointOwnedError as error:
+                if time.monotonic() >= end:
+                    raise
+                if not told:
+                    logger.warning(
+                        f"{error.owner} is saving checkpoints in {self.path}. Waiting for up to {OWNER_PATIENCE:g} s "
+                        "until it leaves."
+                    )
+                told = True
+                time.sleep(1.0)
+        self._claimed = True
+
+    def _ask_for_time(self, size: int) -> None:
+        """A leftover of `size` bytes is read through now, for which the other ranks wait."""
+        self.ranks.take_time(size / disk.SLOWEST_READ)
 
     def close(self) -> None:
         """The training is over: give the run directory up. Called by all ranks; never raises."""
@@ -211,6 +235,8 @@ class Published:
             From open to announcement.
         head ([`Head`], *optional*):
             The manifest's head on this rank's disk; `None` on ranks that are no publisher.
+        seen (`dict[str, tuple[int, int, int]]`):
+            `snapshot` of what was sealed, from before anybody could find it under the final path.
     """
 
     path: str
@@ -219,6 +245,7 @@ class Published:
     files: int
     seconds: float
     head: Head | None
+    seen: dict[str, tuple[int, int, int]]
 
 
 class _Failed(Exception):
@@ -283,6 +310,7 @@ class SaveTransaction:
         self._opened_at = now()
         self._accounts: set[str] = set()
         self._target_before: dict[str, tuple[int, int, int]] = {}
+        self._sealed: dict[str, tuple[int, int, int]] = {}
 
     # ---- Where things are ----
 
@@ -564,6 +592,7 @@ class SaveTransaction:
             files=sum(reply.get("files", 0) for reply in replies),
             seconds=time.monotonic() - self._started,
             head=head,
+            seen=self._sealed,
         )
 
     def _flush(self) -> dict[str, FileEntry]:
@@ -605,6 +634,8 @@ class SaveTransaction:
             raise FileNotFoundError(errno.ENOENT, "it was written by one of the ranks and is not there", missing[0])
         for name, entry in entries.items():
             self._look_at(name, entry.size)
+        # As soon as it is published, the callbacks of other ranks may change it.
+        self._sealed = snapshot(self.writing)
         whole = len(self._groups().groups) == 1
         damages = check_structure(self.writing, world_size=self.ranks.world_size if whole else None)
         if damages:
@@ -638,8 +669,9 @@ class SaveTransaction:
             if name in entries and found[2] <= os.lstat(target).st_mtime_ns:
                 continue
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(source, target)
-            taken.append(name)
+            with contextlib.suppress(FileNotFoundError):  # it had a passing name
+                os.rename(source, target)
+                taken.append(name)
         if taken:
             disk.remove_empty_directories(self.final)
             self._tell(f"Took along into {self.final}: {', '.join(taken)}, written there while it was being saved.")

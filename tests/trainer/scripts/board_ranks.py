@@ -248,13 +248,19 @@ def waits_for_one(
     patience: float = PATIENCE,
     beats: bool = True,
     again: bool = False,
+    takes: float = 0.0,
 ):
-    """All ranks vote but `late`, which does something else first. `again`: the next round, and the last one."""
+    """All ranks vote but `late`, which does something else first. `again`: the next round, and the last one.
+
+    `takes`: the seconds that `late` asks the others for.
+    """
     board = me.board(far=far, patience=patience)
     if me.rank == late and not beats:
         board._client.beat_key = None
     board.begin()
     board.exchange("open", None)
+    if takes and me.rank == late:
+        board.take_time(takes)
     me.say("open")
     with CaptureLogger(board_module.logger) as logs:
         if me.rank == late:

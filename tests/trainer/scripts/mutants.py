@@ -219,7 +219,7 @@ MUTANTS = (
         (
             (
                 "transaction.py",
-                "        publishing.settle(self.path, nonce=nonce, durable=self.durable)\n",
+                "        publishing.settle(self.path, nonce=nonce, durable=self.durable, expect=self._ask_for_time)\n",
                 "",
             ),
         ),

@@ -44,11 +44,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from save_driver import torch_like  # noqa: E402
 from tiny_training import leave, losses, tiny_trainer  # noqa: E402
 
 from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402
-from transformers.trainer_callback import ExportableState  # noqa: E402
-from transformers.trainer_checkpoint import disk, publishing, transaction  # noqa: E402
+from transformers.trainer_callback import CallbackHandler, ExportableState  # noqa: E402
+from transformers.trainer_checkpoint import disk, publishing, trainer_glue, transaction  # noqa: E402
+from transformers.trainer_checkpoint.rotation import Sweeper  # noqa: E402
 from transformers.trainer_checkpoint.transaction import RunDirectory, SaveTransaction  # noqa: E402
 from transformers.trainer_utils import HPSearchBackend  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -483,6 +486,67 @@ def run_callbacks(context: Context) -> dict[str, Any]:
     return seen_of(trainer)
 
 
+def run_callbacks_at_once(context: Context) -> dict[str, Any]:
+    """Every rank writes into each checkpoint at the same time, as a recipe that asks for no rank does.
+
+    The last rank begins while the publisher is still at what follows the publish, with a file that is in the manifest,
+    and is the last to be done. What it writes is not whole for a while, and goes through files of passing names.
+    """
+    last = context.world_size - 1
+
+    class Writing(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            path = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            save_file({"adapter": torch.zeros(100_000)}, path / "adapter_model.safetensors")
+            if context.rank != last:
+                return
+            weights = load_file(path / "model.safetensors")
+            save_file(weights, path / "model.safetensors", metadata={"format": "pt", "rank": str(last)})
+            data = torch_like("written last")
+            with open(path / "extra_state.pt", "wb") as file:
+                file.write(data[: len(data) // 2])
+                file.flush()
+                end = time.monotonic() + 1.5
+                while time.monotonic() < end:
+                    save_file({"adapter": torch.zeros(100_000)}, path / "adapter_model.safetensors")
+                file.write(data[len(data) // 2 :])
+
+    def sweep(sweeper: Sweeper, run_dir: str) -> None:
+        time.sleep(0.5)
+        real(sweeper, run_dir)
+
+    real = Sweeper.sweep
+    impatient = context.case.fault is not None
+    patience = 0.1 if impatient else trainer_glue.CALLBACKS_PATIENCE
+    with (
+        heard() as lines,
+        mock.patch.object(Sweeper, "sweep", sweep),
+        mock.patch.object(trainer_glue, "CALLBACKS_PATIENCE", patience),
+    ):
+        trainer = context.trainer(callbacks=[Writing()])
+        trainer.train()
+    return {**seen_of(trainer), "heard": [line for line in lines if line.startswith(("WARNING", "ERROR"))]}
+
+
+def run_callbacks_on_one_rank(context: Context) -> dict[str, Any]:
+    """A Trainer that has `on_save` called on rank 0 only."""
+
+    class Adding(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            torch.save({}, Path(args.output_dir, f"checkpoint-{state.global_step}", "extra_state.pt"))
+
+    class OnRank0(CallbackHandler):
+        def on_save(self, args, state, control):
+            control.should_save = False
+            return super().on_save(args, state, control) if context.rank == 0 else control
+
+    with mock.patch.object(trainer_glue, "CALLBACKS_PATIENCE", 0.5):
+        trainer = context.trainer(callbacks=[Adding()])
+        trainer.callback_handler.__class__ = OnRank0
+        trainer.train()
+    return seen_of(trainer)
+
+
 def run_trials(context: Context) -> dict[str, Any]:
     """Two trials of a hyperparameter search, one of them with a failed save that is only warned of."""
     trainer = context.trainer(cls=Failing)
@@ -674,9 +738,12 @@ def all_cases(world_size: int) -> dict[str, Case]:
         cases[f"last-{rank}"] = Case(run_last, fault=Fault("_save_rng_state", rank), arguments=WARN)
         cases[f"limit-{rank}"] = Case(run_limit, fault=Fault("_save_rng_state", rank), arguments=WARN)
     cases["twice"] = Case(run_twice)
+    cases["at-once-impatient"] = Case(run_callbacks_at_once, fault=Fault("waits no time", 0))
+    cases["on-one-rank"] = Case(run_callbacks_on_one_rank)
     for durability in ("full", "process"):
         # What the end seals shows best where nothing else is saved after it.
         cases[f"callbacks-{durability}"] = Case(run_callbacks, arguments={"save_durability": durability})
+        cases[f"at-once-{durability}"] = Case(run_callbacks_at_once, arguments={"save_durability": durability})
     watched = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "save_total_limit": 1}
     cases["watched"] = Case(run_watched, arguments=watched)
     cases["best-only"] = Case(run_watched, arguments=watched | {"load_best_model_at_end": True})

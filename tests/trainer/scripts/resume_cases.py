@@ -28,6 +28,7 @@ import logging as python_logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,6 +219,41 @@ def _no_store(rank: int) -> list:
     return [mock.patch.object(StatusBoard, "of_process_group", lambda **kwargs: None)]
 
 
+def _nothing_can_be_written(*ranks: int) -> Callable[[int], list]:
+    """The disk is full, or read-only, or over a quota: reading goes on."""
+    from transformers.trainer_checkpoint import disk_groups
+
+    def write(token: Any) -> None:
+        token.problem = "No space left on device"
+
+    return lambda rank: [mock.patch.object(disk_groups._Token, "write", write)] if rank in ranks else []
+
+
+def _killed_before_the_publish(run_dir: str, rank: int = 0) -> None:
+    """Have 9 be sealed and not published."""
+    from transformers.trainer_checkpoint import owner
+
+    pid = os.fork()
+    if pid == 0:
+        owner.claim(run_dir, durable=False)
+        os.rename(os.path.join(run_dir, "checkpoint-9"), os.path.join(run_dir, "_staging", "checkpoint-9"))
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _reads_slowly(rank: int) -> list:
+    """Rank 1 takes four seconds to verify what was left in staging, as if its disk were as slow as is waited for."""
+    from transformers.trainer_checkpoint import disk, verification
+
+    def verify(path: str, *args: Any, **kwargs: Any) -> Any:
+        if rank == 1 and "_staging" in path:
+            time.sleep(4.0)
+        return real(path, *args, **kwargs)
+
+    real = verification.verify
+    return [mock.patch.object(verification, "verify", verify), mock.patch.object(disk, "SLOWEST_READ", 1e4)]
+
+
 def _only_on(rank: int, change: Callable[[str], None]) -> Callable[[str, int], None]:
     def prepare(run_dir: str, on: int) -> None:
         if on == rank:
@@ -326,6 +362,15 @@ def _cases() -> Iterator[Case]:
         request="checkpoint-9",
         prepare=_only_on(1, _damage("optimizer.pt", "missing")),
     )
+    yield Case("sealed", prepare=_killed_before_the_publish)
+    yield Case("sealed-path", request="checkpoint-9", prepare=_killed_before_the_publish)
+    yield Case(
+        "sealed-and-slow",
+        own_disk=True,
+        prepare=_killed_before_the_publish,
+        patches=_reads_slowly,
+        arguments={"save_patience": 1.0},
+    )
     yield Case("best-is-gone", manifests=False, prepare=_record_best(2, "/gone/checkpoint-2"))
     yield Case("best-has-moved", manifests=False, prepare=_record_best(3, "/gone/checkpoint-3"))
     yield Case(
@@ -338,6 +383,13 @@ def _cases() -> Iterator[Case]:
         ),
     )
     yield Case("finished", arguments={"max_steps": 9})
+
+    yield Case("full-disk", patches=_nothing_can_be_written(0, 1))
+    yield Case("full-disk-path", request="checkpoint-9", patches=_nothing_can_be_written(0, 1))
+    limit = {"load_best_model_at_end": True, "save_total_limit": 1, "metric_for_best_model": "loss", "max_steps": 9}
+    limit |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3}
+    yield Case("full-disk-finished", arguments=limit, patches=_nothing_can_be_written(0, 1))
+    yield Case("own-disks-one-full", own_disk=True, patches=_nothing_can_be_written(1))
 
     # Each rank decides alone, and all look at one disk.
     yield Case("no-store", patches=_no_store)
