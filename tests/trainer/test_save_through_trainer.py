@@ -484,11 +484,11 @@ class FailingTest(TrainerTestCase):
 
         prepare, calls = RunDirectory.prepare, []
 
-        def fail_once(directory, nonce):
+        def fail_once(directory, nonce, **options):
             calls.append(nonce)
             if len(calls) == 2:
                 raise OSError(5, "Input/output error", directory.path)
-            return prepare(directory, nonce)
+            return prepare(directory, nonce, **options)
 
         with mock.patch.object(RunDirectory, "prepare", fail_once):
             trainer = tiny_trainer(self.out, on_save_error="warn")

@@ -670,25 +670,39 @@ class SealAgainTest(SaveTestCase):
         later.wait()
         later.look_again()
         self.assertEqual(verify(published.path, level="full").problems, ())
-        # What is changed when all callbacks are done is not theirs.
+        write_files(published.path, {"notes.txt": b"and again"})
+        later.look_again()
+        self.assertIn("notes.txt", read_entries(published.path, read_head(published.path)))
         os.truncate(os.path.join(published.path, "optimizer.pt"), 20)
         later.look_again()
         self.assertEqual([p.file for p in verify(published.path, level="full").problems], ["optimizer.pt"])
 
-    def test_what_is_half_written_at_the_first_look_is_sealed_at_the_next(self):
+    @parameterized.expand([("all_are_done", True, 1), ("some_are_not", False, 0)])
+    def test_what_is_half_written_at_the_first_look_is_sealed_at_the_next(self, _, all_have_returned, told):
         published = save(self.out, 20, content("a", 20))
         later = LaterSeals()
         after_callbacks = later.start(published.path, published.head, published.seen, durable=True)
         whole = content("a", 20)["optimizer.pt"]
         write_files(published.path, {"ema/optimizer.pt": whole[:40]})
         with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.sealing")) as log:
-            after_callbacks(True)
-            later.look_again()
+            after_callbacks(all_have_returned)
             self.assertEqual([p.file for p in verify(published.path).problems], ["ema/optimizer.pt"])
+            later.look_again(tell=all_have_returned)
             write_files(published.path, {"ema/optimizer.pt": whole})
             later.look_again()
-        self.assertEqual(log.out.count("could not be sealed again (ema/optimizer.pt"), 1)
+        self.assertEqual(log.out.count("could not be sealed again (ema/optimizer.pt"), told)
         self.assertEqual(verify(published.path, level="full").problems, ())
+
+    def test_inode_numbers_that_change_with_a_directorys_name_are_no_change(self):
+        published = save(self.out, 20, content("a", 20), durable=False)
+        seen = {name: (inode + 1, *rest) for name, (inode, *rest) in published.seen.items()}
+        later = LaterSeals()
+        later.start(published.path, published.head, seen, durable=False)(True)
+        later.wait()
+        self.assertTrue(
+            all(entry.digest for entry in read_entries(published.path, read_head(published.path)).values())
+        )
+        self.assertEqual(read_head(published.path).sealing, 2)
 
     def test_what_another_rank_changes_before_the_publisher_is_done_is_seen(self):
         published = save(self.out, 20, content("a", 20))
@@ -764,7 +778,7 @@ class OwnerTest(SaveTestCase):
     def test_an_owner_that_leaves_is_waited_for(self):
         """The training that this one replaces writes its last checkpoint within the grace that it was given."""
         other = self.start_owner()
-        leave = threading.Timer(3.0, other.stdin.close)
+        leave = threading.Timer(5.0, other.stdin.close)
         leave.start()
         self.addCleanup(leave.join)
         with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.transaction")) as log:
@@ -772,6 +786,26 @@ class OwnerTest(SaveTestCase):
         self.assertRegex(log.out, rf"process {other.pid} on host .* is saving .*{self.out}. Waiting for up to 60 s")
         self.assertEqual(read_files(self.path("checkpoint-20")), content("mine", 20))
         self.assertEqual(read_head(self.path("checkpoint-20")).sequence, 2)
+
+    @mock.patch.object(transaction, "OWNER_PATIENCE", 2.0)
+    def test_an_owner_that_stays_is_waited_for_once(self):
+        self.start_owner()
+        run = RunDirectory(self.out, Alone())
+        self.addCleanup(run.close)
+        with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.transaction")) as log:
+            for step in (20, 30):
+                with self.assertRaises(CheckpointSaveError):
+                    save(self.out, step, content("mine", step), run=run)
+        self.assertEqual(log.out.count("Waiting for up to 2 s until it leaves"), 1)
+
+    def test_in_a_hurry_an_owner_is_not_waited_for(self):
+        self.start_owner()
+        run = RunDirectory(self.out, Alone())
+        self.addCleanup(run.close)
+        with CaptureLogger(logging.get_logger("transformers.trainer_checkpoint.transaction")) as log:
+            with self.assertRaises(CheckpointSaveError):
+                SaveTransaction(run, 20, facts={"hurry": True}).open()
+        self.assertEqual(log.out, "")
 
     @mock.patch.object(transaction, "OWNER_PATIENCE", 1.0)
     def test_a_second_training_in_the_same_directory_is_refused(self):

@@ -39,7 +39,7 @@ from transformers.trainer_checkpoint.ranks import format_ranks
 SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from board_ranks import World, free_port, serve  # noqa: E402
+from board_ranks import GIVE_UP, World, free_port, serve  # noqa: E402
 
 
 class BoardTestCase(TestCasePlus):
@@ -233,6 +233,16 @@ class LostRankTest(BoardTestCase):
         answers = world.all_told()
         self.assertEqual([told[0] for told in answers.values()], [[0, 1, 2]] * 3)
 
+    def test_times_that_are_asked_for_add_up(self):
+        world = self.world("takes_time", 3)
+        self.assertEqual(world.all_told(), dict.fromkeys(range(3), [0, 1, 2]))
+
+    def test_one_with_less_patience_gives_up_for_itself_only(self):
+        world = self.world("has_less_patience", 3)
+        told = world.all_told()
+        self.assertEqual((told[1]["raised"], told[1]["ranks"]), ("RankLostError", (0,)))
+        self.assertEqual((told[0], told[2]), ([0, 1, 2], [0, 1, 2]))
+
     def test_rank_0_is_late(self):
         world = self.world("waits_for_one", 2, late=0, how="sleep", patience=1.0, constants={"_SLACK": 1.0})
         world.all_told()
@@ -262,7 +272,8 @@ class LostRankTest(BoardTestCase):
     @parameterized.expand([(0,), (1,)])
     def test_stopped_for_a_while_it_hears_the_verdict_and_takes_part_in_the_next_round(self, rank):
         """A machine that stands still, is moved or was suspended. It must not go on as if nobody had given it up."""
-        world = self.world("waits_for_one", 3, late=rank, how="stop", again=True)
+        # Longer than this test waits: what was decided is to be found at once.
+        world = self.world("waits_for_one", 3, late=rank, how="stop", again=True, patience=3 * GIVE_UP)
         world.all_told()
         world.tell(rank)
         answers = {other: told[0] for other, told in world.all_told(but=(rank,)).items()}

@@ -43,6 +43,7 @@ Only changes count, seen by the clock of the one who looks: clocks of two machin
 import atexit
 import contextlib
 import json
+import math
 import os
 import queue
 import sys
@@ -522,8 +523,11 @@ class StatusBoard(Ranks):
                 answer = self._say(key, self._collect(topic, key, patience))
             else:
                 answer = self._hear(key, _WatchForFirst(self, topic, patience))
-                # Rank 0 has answered, so it has read this rank's word.
-                self._client.post(lambda store: _delete(store, [f"{key}.{self.rank}"]))
+                own = f"{key}.{self.rank}"
+                if "lost" in answer:  # rank 0 may not have read this rank's word yet
+                    self._kept.setdefault(self._round, []).append(own)
+                else:
+                    self._client.post(lambda store: _delete(store, [own]))
         self._look_whether_lost(topic, answer)
         self._settled = self._round
         self._lost.clear()
@@ -607,7 +611,8 @@ class StatusBoard(Ranks):
         key = self._time_key()
         self._kept.setdefault(self._round, []).append(key)
         with contextlib.suppress(Exception):
-            self._client.call(lambda store: store.set(key, _encode(seconds)))
+            # Added up: one rank may take time twice, and two ranks at once.
+            self._client.call(lambda store: store.add(key, math.ceil(seconds)))
 
     def call_out(self, word: str) -> None:
         """Say `word` to all ranks, outside any exchange; the first one of a round counts. One rank calls it.
@@ -663,8 +668,8 @@ class StatusBoard(Ranks):
 
     def _time_taken(self) -> float:
         """Seconds that some rank has asked for in this round; read when a patience ends."""
-        found = self._client.call(_find(self._time_key()))
-        return found[0] if found is not None else 0.0
+        key = self._time_key()
+        return self._client.call(lambda store: store.add(key, 0) if store.check([key]) else 0)
 
     def _key(self, name: str) -> str:
         return f"{self._namespace}/{self._round}/{name}"
@@ -695,6 +700,9 @@ class StatusBoard(Ranks):
         try:
             return self._wait(_find(key), watch)
         except RankLostError as lost:
+            # That it is late is no verdict for all: they may have more patience.
+            if lost.late:
+                raise
             self._kept.setdefault(self._round, []).append(key)
             verdict = {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
             with contextlib.suppress(_StoreLost):
@@ -717,7 +725,8 @@ class StatusBoard(Ranks):
 
         def look(store: Store) -> tuple[list[Any]] | None:
             if not store.check(keys):
-                return None
+                # Somebody has given this rank up while it stood still: what the others have to say does not matter.
+                return ([],) if store.check([key]) else None
             return ([_decode(_whole(store, k, data)) for k, data in zip(keys, store.multi_get(keys), strict=True)],)
 
         try:
@@ -799,6 +808,7 @@ class StatusBoard(Ranks):
     def _leave(self, store: Store) -> None:
         # The key stays: rank 0 asks for all of them at once, and would block on one that is not there.
         key, self._client.beat_key = self._client.beat_key, None
+        _delete(store, [kept for keys in self._kept.values() for kept in keys if "/at/" in kept])
         store.set(key, _GONE)
         store.add(f"{self._namespace}/left", 1)
 

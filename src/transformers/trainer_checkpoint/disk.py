@@ -40,7 +40,7 @@ from .layout import TEMPORARY_SUFFIX, is_retired_name, retired_name, trash_dir
 LACKING = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.EBADF})
 _DIRECTORY_FLUSH_LACKING = LACKING | ({errno.EACCES, errno.EPERM} if os.name == "nt" else set())
 # What a name that was just listed answers when it is gone; ESTALE on NFS, where another client has removed it.
-_GONE = frozenset({errno.ENOENT, errno.ESTALE})
+GONE = frozenset({errno.ENOENT, errno.ESTALE})
 # A directory rename that answers one of these cannot be done on this mount at all.
 RENAME_IMPOSSIBLE = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM})
 
@@ -374,7 +374,7 @@ def walk_files(root: str | os.PathLike, *, still_written: bool = False) -> Itera
                 else:
                     yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False)
             except OSError as error:
-                if error.errno not in _GONE or not (still_written or _is_probe(entry)):
+                if error.errno not in GONE or not (still_written or _is_probe(entry)):
                     raise
 
     yield from below(os.fspath(root), "")

@@ -399,7 +399,8 @@ def _found_dead(run_dir: str, seen: _Seen, watch: float) -> bool:
             if alive:
                 raise CheckpointOwnedError(run_dir, str(record))
             return True
-    logger.warning(
+    # A claimant may try again and again.
+    logger.warning_once(
         f"{run_dir} was last used by {record or 'a process whose record cannot be read'}, and it cannot be told from "
         f"here whether that still runs. Watching {seen.path} for up to {watch:g} s for a sign of life."
     )

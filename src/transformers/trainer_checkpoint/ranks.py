@@ -84,9 +84,9 @@ class Ranks(abc.ABC):
     def all_arrived(self, place: str, patience: float) -> bool:
         """Whether all ranks have come to `place` in this round, waited for up to `patience` seconds. Never raises.
 
-        One rank calls it. Ranks that cannot talk are taken to have come.
+        One rank calls it.
         """
-        return True
+        return self.alone
 
     def take_time(self, seconds: float) -> None:
         """Have the others wait for this long, where their patience is shorter. One rank calls it; never raises.

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..utils import is_sagemaker_mp_enabled, logging
 from . import disk
 from .discovery import Found, find_checkpoints, is_text, look_at, look_closely
+from .disk_groups import DiskGroups
 from .errors import CheckpointOwnedError, CheckpointResumeError, ManifestError, RankLostError
 from .layout import TRAINER_STATE_NAME, checkpoint_name, rank_in, step_of
 from .manifest import Head, draw_nonce, known_algorithm, read_head
@@ -126,6 +127,7 @@ class _Resume:
         self.hosts: list[str] = []
         # The lowest rank of each host on each disk looks at the files.
         self.leaders: list[int] = []
+        self.groups: DiskGroups | None = None
 
     def choose(self, request: Any) -> "Loading | None":
         self.ranks.begin()
@@ -234,14 +236,15 @@ class _Resume:
         for told in self.exchange("in order", reply):
             if "owned" in told:
                 raise CheckpointOwnedError(*told["owned"])
+        self.groups = groups
         # A rank that cannot write there counts as one without a disk, and may still be able to read.
         self.leaders = _first_of_each([(host, groups.group_of(rank)) for rank, host in enumerate(self.hosts)])
 
     def wait_for(self, path: str) -> None:
         """On another host what rank 0's host has just published may be invisible for a while."""
-        groups = self.checkpoints.run_directory(self.run_dir).groups
-        assert groups is not None  # they are found when the run directory is put in order
-        if self.hosts[self.ranks.rank] != self.hosts[0] and 0 in groups.group_of(self.ranks.rank):
+        groups = self.groups  # found when the run directory is put in order
+        foreign = self.hosts[self.ranks.rank] != self.hosts[0]
+        if groups is not None and foreign and 0 in groups.group_of(self.ranks.rank):
             wait_until_visible(os.path.join(path, TRAINER_STATE_NAME))
 
     # ---- Looking ----

@@ -225,13 +225,15 @@ class LaterSeals:
 
         Returns:
             `Callable[[bool], None]`: to be called after the callbacks, if none of them raised: what one left half done
-                must not be called good. Given whether the callbacks of all ranks have returned, it seals again what
-                they changed; otherwise that is left to `look_again`. Never raises: the checkpoint was announced
-                already. What could not be sealed is logged.
+                must not be called good. Seals again what they changed, and never raises: the checkpoint was announced
+                already. It is given whether the callbacks of all ranks have returned. If not, what cannot be sealed is
+                no news yet; otherwise it is logged.
         """
         # A callback may change the working directory.
         path = os.path.abspath(path)
         self._last, self._said = None, False
+        with contextlib.suppress(OSError):
+            seen = _as_renamed(seen, snapshot(path))
         # RuntimeError: no thread can be had, the interpreter is on its way out.
         with contextlib.suppress(RuntimeError, OSError, ManifestError):
             entries = read_entries(path, head)
@@ -251,16 +253,20 @@ class LaterSeals:
             self._last = path, head, seen, durable
             if mine is not None:
                 mine[0].after_callbacks()
-            if all_have_returned:
-                self.look_again()
+            self.look_again(tell=all_have_returned)
 
         return after_callbacks
 
-    def look_again(self) -> None:
+    def look_again(self, tell: bool = True) -> None:
         """Seal again what was changed in the last checkpoint. Never raises.
 
-        Called when the callbacks of all ranks are known to have returned. It is called again at the next save and at
-        the end of the training, for what could not be sealed, or not be waited for, the first time.
+        Called when the publisher's own callbacks have returned and those of the others were waited for. It is called
+        again at the next save and at the end of the training, for what could not be sealed the first time, or was
+        written later.
+
+        Args:
+            tell (`bool`, *optional*, defaults to `True`):
+                Log what cannot be sealed. Without, somebody may be in the middle of a file.
         """
         if self._last is None:
             return
@@ -270,21 +276,21 @@ class LaterSeals:
         except OSError:  # what cannot be looked at cannot be sealed either
             return
         if found == seen:
-            self._last = None
             return
         try:
             self.wait(write=False)
             there = read_head(path)
-            if there is not None and there.nonce == head.nonce:
-                seal_again(path, there, seen, durable=durable)
-            self._last = None
+            if there is None or there.nonce != head.nonce:
+                self._last = None
+                return
+            self._last = path, seal_again(path, there, seen, durable=durable) or there, found, durable
         except (OSError, CheckpointError) as error:
-            if not self._said:
+            if tell and not self._said:
                 logger.error(
                     f"{path} was changed by an `on_save` callback and could not be sealed again ({error}): what was "
                     "changed will be reported as damaged, and resuming passes the checkpoint over."
                 )
-            self._said = True
+                self._said = True
 
     def close(self) -> None:
         """Wait, and end the thread. Never raises."""
@@ -303,6 +309,13 @@ class LaterSeals:
                 digests.end(write=False)
             future.result()
             digests.end()
+
+
+def _as_renamed(
+    seen: dict[str, tuple[int, int, int]], now: Mapping[str, tuple[int, int, int]]
+) -> dict[str, tuple[int, int, int]]:
+    """`seen` with the inode numbers that the files have now: some network mounts give new ones with a directory's name."""
+    return {name: now[name] if name in now and now[name][1:] == was[1:] else was for name, was in seen.items()}
 
 
 def _is_in_place(path: str, head: Head) -> bool:

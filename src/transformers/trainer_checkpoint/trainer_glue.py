@@ -44,7 +44,7 @@ from .transaction import Published, RunDirectory, SaveTransaction
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
-    from ..trainer_callback import TrainerCallback
+    from ..trainer_callback import CallbackHandler
     from ..trainer_jit_checkpoint import JITCheckpointCallback
     from .preemption import Preemption
     from .resume import Loading
@@ -55,9 +55,9 @@ logger = logging.get_logger(__name__)
 # How long an upload waits for the deletion of older checkpoints (seconds).
 SWEEP_PATIENCE = 60.0
 
-# How long the publisher waits for the `on_save` callbacks of other ranks. What they change later is sealed at the next
-# save or at the end of the training (seconds).
-CALLBACKS_PATIENCE = 10.0
+# How long the publisher waits for the `on_save` callbacks of other ranks, and how long if some did not return in that time
+# after the save before. What they change later is sealed at the next save or at the end of the training (seconds).
+CALLBACKS_PATIENCE, SHORT_CALLBACKS_PATIENCE = 10.0, 1.0
 
 # These are never kept: whoever sent them wants the process to stop.
 _STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
@@ -296,11 +296,13 @@ def after_publish(handler: Any) -> Callable:
     return handler.call_event if hook is None else hook(handler.call_event)
 
 
-def _look_at_saves(callbacks: list["TrainerCallback"]) -> bool:
-    """Whether one of `callbacks` does anything on `on_save`, which most do not."""
-    from ..trainer_callback import TrainerCallback
+def _looks_at_saves(handler: "CallbackHandler") -> bool:
+    """Whether one of the callbacks does anything on `on_save`, which most do not."""
+    from ..trainer_callback import CallbackHandler, TrainerCallback
 
-    return any(getattr(callback.on_save, "__func__", None) is not TrainerCallback.on_save for callback in callbacks)
+    does_more = type(handler).on_save is not CallbackHandler.on_save
+    theirs = (getattr(callback.on_save, "__func__", None) for callback in handler.callbacks)
+    return does_more or any(function is not TrainerCallback.on_save for function in theirs)
 
 
 # ---- The Trainer's checkpoints ----
@@ -328,6 +330,8 @@ class TrainerCheckpoints:
         self.flos_are_stored = False
         # A rotation left something to a later one, because an upload was reading the run directory.
         self._put_off = False
+        # How long callbacks are waited for, where it is not the usual time.
+        self._callbacks_patience: float | None = None
         # The checkpoint that this training goes on from; rotation leaves it alone.
         self.resumed_from: str | None = None
         # That checkpoint and how far loading it has come, during `train`.
@@ -433,7 +437,7 @@ class TrainerCheckpoints:
                     self._transaction = transaction
                     self._redirect = (transaction.run.path, transaction.writing_run_dir)
                     self._store_flos(transaction, trial)
-                    if _look_at_saves(self.trainer.callback_handler.callbacks):
+                    if _looks_at_saves(self.trainer.callback_handler):
                         transaction.wishes.add("callbacks")
                     with (
                         self._one_writer_per_disk(transaction.run),
@@ -537,13 +541,13 @@ class TrainerCheckpoints:
         if not in_place and not run.ranks.connected:
             in_place = "the processes have no store through which they could share errors"
         state = trainer.state
-        last = state.global_step >= state.max_steps or trainer.control.should_training_stop
-        last = last or (self.preemption is not None and self.preemption.stopping)
+        hurry = self.preemption is not None and self.preemption.stopping
+        last = hurry or state.global_step >= state.max_steps or trainer.control.should_training_stop
         return SaveTransaction(
             run,
             state.global_step,
             in_place=in_place,
-            facts={"last": bool(last), "best": self._best_path(path)},
+            facts={"last": bool(last), "hurry": hurry, "best": self._best_path(path)},
             tell=logger.warning if trainer.is_world_process_zero() else lambda text: None,
         )
 
@@ -642,13 +646,15 @@ class TrainerCheckpoints:
             self._sweeper.sweep(run.path)
         if "push" in transaction.wishes:
             # The upload walks the whole run directory, and fails if something it has listed is gone.
-            self._sweeper.wait(SWEEP_PATIENCE)
+            if not transaction.facts.get("hurry"):
+                self._sweeper.wait(SWEEP_PATIENCE)
             self.trainer._push_from_checkpoint(published.path)
         logger.info(
             f"Checkpoint saved to {published.path} ({disk.format_size(published.size)} in {published.files} files, "
             f"{published.seconds:.1f} s)"
         )
-        self._seal_after_callbacks(published, run, others="callbacks" in transaction.wishes)
+        wait = "callbacks" in transaction.wishes and not transaction.facts.get("hurry")
+        self._seal_after_callbacks(published, run, wait)
 
     def _rotate(self, run: RunDirectory) -> None:
         """Take older checkpoints out of use. Called by the publisher, after the publish."""
@@ -673,7 +679,7 @@ class TrainerCheckpoints:
         push = getattr(self.trainer, "push_in_progress", None)
         return push is not None and not push.is_done()
 
-    def _seal_after_callbacks(self, published: Published, run: RunDirectory, others: bool) -> None:
+    def _seal_after_callbacks(self, published: Published, run: RunDirectory, wait: bool) -> None:
         """Have the `on_save` callbacks followed by a second sealing, if they change anything. Called by all ranks.
 
         Only the publisher waits, and not for long: a Trainer may call `on_save` on one rank only.
@@ -683,9 +689,10 @@ class TrainerCheckpoints:
                 What was saved.
             run ([`RunDirectory`]):
                 Where.
-            others (`bool`):
-                Some rank has such callbacks. All have to return first: one may be in the middle of a file.
+            wait (`bool`):
+                Some rank has such callbacks. All should return first: one may be in the middle of a file.
         """
+        place = f"after callbacks of {published.nonce}"
         after_callbacks: Callable[[bool], None] | None = None
         if published.head is not None:
             path, head, seen = published.path, published.head, published.seen
@@ -694,10 +701,12 @@ class TrainerCheckpoints:
         def hook(call_event: Callable) -> Callable:
             def call(*args: Any, **kwargs: Any) -> Any:
                 control = call_event(*args, **kwargs)
-                if others:
-                    run.ranks.arrive("after callbacks")
+                if wait:
+                    run.ranks.arrive(place)
                 if after_callbacks is not None:
-                    after_callbacks(not others or run.ranks.all_arrived("after callbacks", CALLBACKS_PATIENCE))
+                    arrived = not wait or run.ranks.all_arrived(place, self._callbacks_patience or CALLBACKS_PATIENCE)
+                    self._callbacks_patience = None if arrived else SHORT_CALLBACKS_PATIENCE
+                    after_callbacks(arrived)
                 return control
 
             return call
@@ -784,8 +793,8 @@ class TrainerCheckpoints:
 
         Never raises: a rank that is lost is noticed where it is needed.
         """
-        ranks = self.ranks()
         try:
+            ranks = self.ranks()
             ranks.begin()
             ranks.exchange("end of training", None)
         except RankLostError:
@@ -808,7 +817,9 @@ class TrainerCheckpoints:
         args = self.trainer.args
         best_only = args.load_best_model_at_end and args.save_total_limit == 1
         # A new round as well, in which the ranks may have to find out who shares a disk.
-        if (self.last_published is not None or best_only) and self._meet_at_end():
+        if self.last_published is not None or best_only:
+            if not self._meet_at_end():
+                return
             self.look_again()
         run = self.run_directory(self.trainer._get_output_dir(trial))
         if not best_only and not self._put_off:

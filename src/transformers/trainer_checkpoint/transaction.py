@@ -120,6 +120,7 @@ class RunDirectory:
         self.said_in_place = False
         self._rename_problem: str | None = None
         self._claimed = False
+        self._has_waited_for_owner = False
 
     @property
     def staging(self) -> str:
@@ -145,10 +146,11 @@ class RunDirectory:
         assert self.groups is not None
         return self.groups.publisher_of(self.ranks.rank) == self.ranks.rank
 
-    def prepare(self, nonce: str) -> dict[str, Any]:
+    def prepare(self, nonce: str, *, in_a_hurry: bool = False) -> dict[str, Any]:
         """Make the run directory ready for a save. Called by the publisher only.
 
         On disk afterwards: the run directory, with this process's owner record in it, and no leftover of a dead save.
+        Another process that saves there is waited for, once, unless this one is `in_a_hurry`.
 
         Raises:
             [`CheckpointOwnedError`]: somebody else who is alive saves here.
@@ -157,7 +159,7 @@ class RunDirectory:
         disk.make_directories(self.path, durable=self.durable)
         # Not held any more: somebody has removed the staging directory, or taken it over while this process was stopped.
         if not self._claimed or not owner.holds(self.path):
-            self._claim()
+            self._claim(patience=0.0 if in_a_hurry else OWNER_PATIENCE)
             self._rename_problem = disk.probe_rename(self.staging)
             sweep_leftovers(self.path, self.sweeper)
             sweep_disk_tokens(self.path)
@@ -176,21 +178,24 @@ class RunDirectory:
             "free": free,
         }
 
-    def _claim(self) -> None:
-        end, told = time.monotonic() + OWNER_PATIENCE, False
+    def _claim(self, patience: float) -> None:
+        end = time.monotonic() + patience
+        waiting = False
         while True:
             try:
                 owner.claim(self.path, durable=self.durable)
                 break
             except CheckpointOwnedError as error:
-                if time.monotonic() >= end:
+                # One that did not leave in that time is no predecessor, and every save would be held up.
+                if time.monotonic() >= end or (self._has_waited_for_owner and not waiting):
                     raise
-                if not told:
+                if not waiting:
                     logger.warning(
-                        f"{error.owner} is saving checkpoints in {self.path}. Waiting for up to {OWNER_PATIENCE:g} s "
-                        "until it leaves."
+                        f"{error.owner} is saving checkpoints in {self.path}. Waiting for up to {patience:g} s until it "
+                        "leaves."
                     )
-                told = True
+                    self.ranks.take_time(patience + owner.WATCH)
+                waiting = self._has_waited_for_owner = True
                 time.sleep(1.0)
         self._claimed = True
 
@@ -235,6 +240,8 @@ class Published:
             From open to announcement.
         head ([`Head`], *optional*):
             The manifest's head on this rank's disk; `None` on ranks that are no publisher.
+        nonce (`str`):
+            16 hexadecimal digits drawn for this save, the same on all ranks.
         seen (`dict[str, tuple[int, int, int]]`):
             `snapshot` of what was sealed, from before anybody could find it under the final path.
     """
@@ -245,6 +252,7 @@ class Published:
     files: int
     seconds: float
     head: Head | None
+    nonce: str
     seen: dict[str, tuple[int, int, int]]
 
 
@@ -365,7 +373,8 @@ class SaveTransaction:
         with self._kept("preparing the run directory"):
             if self.run.is_publisher():
                 self._be_the_only_one()
-                ready.update(self.run.prepare(self._nonce), nonce=self._nonce)
+                hurry = bool(self.facts.get("hurry"))
+                ready.update(self.run.prepare(self._nonce, in_a_hurry=hurry), nonce=self._nonce)
         replies = self._vote("open", ready)
         self.facts = replies[0]["facts"]
         strays = {rank: reply["step"] for rank, reply in enumerate(replies) if reply["step"] != replies[0]["step"]}
@@ -592,6 +601,7 @@ class SaveTransaction:
             files=sum(reply.get("files", 0) for reply in replies),
             seconds=time.monotonic() - self._started,
             head=head,
+            nonce=self._nonce,
             seen=self._sealed,
         )
 
@@ -669,9 +679,13 @@ class SaveTransaction:
             if name in entries and found[2] <= os.lstat(target).st_mtime_ns:
                 continue
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # it had a passing name
+            try:
                 os.rename(source, target)
-                taken.append(name)
+            except OSError as error:
+                if error.errno not in disk.GONE:
+                    raise
+                continue  # it had a passing name
+            taken.append(name)
         if taken:
             disk.remove_empty_directories(self.final)
             self._tell(f"Took along into {self.final}: {', '.join(taken)}, written there while it was being saved.")

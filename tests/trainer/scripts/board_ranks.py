@@ -254,11 +254,13 @@ def waits_for_one(
 
     `takes`: the seconds that `late` asks the others for.
     """
-    board = me.board(far=far, patience=patience)
+    board = me.board(far=far)
     if me.rank == late and not beats:
         board._client.beat_key = None
     board.begin()
     board.exchange("open", None)
+    # Not before: the ranks do not start at the same moment.
+    board.patience = patience
     if takes and me.rank == late:
         board.take_time(takes)
     me.say("open")
@@ -401,6 +403,37 @@ def child_of_a_rank(me: Me) -> None:
     board.close()
 
 
+def takes_time(me: Me) -> None:
+    """Ranks 1 and 2 ask for time, one after the other, and rank 1 needs more than rank 2 has asked for."""
+    board_module._SLACK = 0.5
+    board = me.board()
+    board.begin()
+    board.exchange("open", None)
+    board.patience = 1.0
+    if me.rank == 1:
+        board.take_time(20.0)
+    board.exchange("asked", None)
+    if me.rank == 2:
+        board.take_time(1.0)
+    if me.rank == 1:
+        time.sleep(6.0)
+    me.say(outcome_of(board.exchange, "written", me.rank))
+    board.close()
+
+
+def has_less_patience(me: Me) -> None:
+    """Rank 1 waits for rank 0 for a shorter time than the others do."""
+    board_module._SLACK = 0.5
+    board = me.board()
+    board.begin()
+    board.exchange("open", None)
+    if me.rank == 0:
+        time.sleep(6.0)
+    me.say(outcome_of(board.exchange, "written", me.rank, patience=1.0 if me.rank == 1 else PATIENCE))
+    time.sleep(2.0)  # nobody leaves before all have heard
+    board.close()
+
+
 class FarAway:
     """A store as a rank far away sees it: what it says is there may be gone when its answer arrives.
 
@@ -432,10 +465,10 @@ class FarAway:
 def one_board_after_the_other(me: Me, deleting: float) -> None:
     """The words with which the ranks met are deleted slowly, and rank 0 comes late to the next meeting."""
     me.store = FarAway(me.store, deleting)
-    boards = [me.board(patience=10 * deleting)]
+    boards = [me.board(patience=20.0)]
     if me.rank == 0:
         time.sleep(2 * deleting)
-    boards.append(me.board(patience=10 * deleting))
+    boards.append(me.board(patience=20.0))
     boards[1].begin()
     me.say(outcome_of(boards[1].exchange, "written", me.rank))
     for board in boards:
@@ -553,6 +586,8 @@ CASES = {
         last_word,
         child_of_a_rank,
         one_board_after_the_other,
+        takes_time,
+        has_less_patience,
         all_forget,
         misuse,
         file_store,

@@ -381,14 +381,14 @@ def run_standing_still(context: Context) -> dict[str, Any]:
         def _save_checkpoint(self, model, trial):
             if self.state.global_step == FAILS_AT:
                 board = self._safe_checkpoints.ranks()
-                board._silence = board._client.silence = 2.0
+                board._silence = board._client.silence = 5.0
                 board._interval = board._client.beat_interval = 0.25
             super()._save_checkpoint(model, trial)
 
         def _save_rng_state(self, output_dir):
             super()._save_rng_state(output_dir)
             if self.args.process_index == stopped and self.state.global_step == FAILS_AT:
-                subprocess.Popen(["sh", "-c", f"sleep 6; kill -CONT {os.getpid()}"])
+                subprocess.Popen(["sh", "-c", f"sleep 13; kill -CONT {os.getpid()}"])
                 os.kill(os.getpid(), signal.SIGSTOP)
 
     trainer = context.trainer(cls=Stopped)

@@ -242,16 +242,16 @@ def _killed_before_the_publish(run_dir: str, rank: int = 0) -> None:
 
 
 def _reads_slowly(rank: int) -> list:
-    """Rank 1 takes four seconds to verify what was left in staging, as if its disk were as slow as is waited for."""
+    """Rank 1 takes twelve seconds to verify what was left in staging, as if its disk were as slow as is waited for."""
     from transformers.trainer_checkpoint import disk, verification
 
     def verify(path: str, *args: Any, **kwargs: Any) -> Any:
         if rank == 1 and "_staging" in path:
-            time.sleep(4.0)
+            time.sleep(12.0)
         return real(path, *args, **kwargs)
 
     real = verification.verify
-    return [mock.patch.object(verification, "verify", verify), mock.patch.object(disk, "SLOWEST_READ", 1e4)]
+    return [mock.patch.object(verification, "verify", verify), mock.patch.object(disk, "SLOWEST_READ", 1e3)]
 
 
 def _only_on(rank: int, change: Callable[[str], None]) -> Callable[[str, int], None]:
@@ -369,7 +369,7 @@ def _cases() -> Iterator[Case]:
         own_disk=True,
         prepare=_killed_before_the_publish,
         patches=_reads_slowly,
-        arguments={"save_patience": 1.0},
+        arguments={"save_patience": 5.0},
     )
     yield Case("best-is-gone", manifests=False, prepare=_record_best(2, "/gone/checkpoint-2"))
     yield Case("best-has-moved", manifests=False, prepare=_record_best(3, "/gone/checkpoint-3"))
