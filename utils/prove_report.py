@@ -84,6 +84,8 @@ FOUND = (
     "An `on_save` callback of another process was in the middle of a file, or had changed one before the publishing process "
     "first looked, and the checkpoint was reported as damaged for good. It is now sealed again when "
     "all have returned, and what is compared is what was sealed.",
+    "The record of a dead owner that could not be removed when its run directory was taken over stayed when the next owner "
+    "left, and kept the staging directory there for good.",
     "Resuming from a disk that nothing can be written to ended with an internal error when there were several processes.",
     "Rotation kept a checkpoint whose manifest a disk had refused for a moment in place of the newest one: it was looked at "
     "a second time, and counted as good in the place that it had been given without its manifest.",

@@ -158,6 +158,14 @@ class ClaimTest(OwnerTestCase):
         owner.release(self.out)
         self.assertEqual(os.listdir(self.out), [])
 
+    def test_a_dead_record_that_could_not_be_removed_at_first_goes_in_the_end(self):
+        self.write(self.of(dataclasses.replace(owner.this_process(), started="1")))
+        with mock.patch("os.unlink", side_effect=OSError(errno.EROFS, "Read-only file system")):
+            owner.claim(self.out, durable=False)
+        self.assertEqual(self.names(), ["owner.1.json", "owner.json"])
+        owner.release(self.out)
+        self.assertEqual(os.listdir(self.out), [])
+
     def test_a_directory_of_that_name_that_is_not_ours(self):
         os.mkdir(self.staging)
         with open(os.path.join(self.staging, "notes.txt"), "w", encoding="utf-8"):

@@ -440,6 +440,12 @@ def release(run_dir: str | os.PathLike) -> None:
             return
         staging = os.path.dirname(held.path)
         record = held.claim.record
+        own = owner_generation(os.path.basename(held.path))
+        for generation, seen in _records(staging).items():
+            # Found dead when this process claimed, and could not be removed then.
+            if own is not None and generation < own:
+                with contextlib.suppress(OSError):
+                    os.unlink(seen.path)
         if not record.shared and any(owner_generation(name) is None for name in os.listdir(staging)):
             disk.write_whole(held.path, _encode(dataclasses.replace(record, released=True)), durable=False)
             return

@@ -81,6 +81,9 @@ class Telling(TrainerCallback):
     def __init__(self, pipe: Any, die_at: int | None):
         self.pipe, self.die_at = pipe, die_at
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.pipe.send(("begins", state.global_step))
+
     def on_step_begin(self, args, state, control, **kwargs):
         if self.die_at is not None and state.global_step >= self.die_at:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -232,14 +235,14 @@ class Soak:
     def cycle(self, expected: dict[int, float]) -> None:
         cycle = self.draw()
         open(self.log, "w", encoding="utf-8").close()
-        self.resumed = max(self.kept, default=None)
         told, codes = self.train(self.out, cycle)
         self.done[cycle.kind] += 1
+        wrong = self.wrong_start(told[0])
         saved = [entry[1] for entry in told[0] if entry[0] == "saved"]
         for step in saved:
             self.kept, self.announced = self.rotated(step), step
         self.saved += len(saved)
-        wrong = self.wrong_disk(cycle, codes) + self.wrong_losses(told[0], expected) + self.wrong_ends(told, codes)
+        wrong += self.wrong_disk(cycle, codes) + self.wrong_losses(told[0], expected) + self.wrong_ends(told, codes)
         if wrong:
             with open(self.log, encoding="utf-8") as file:
                 print(f"{cycle}\n{wrong}\n{file.read()[-8000:]}", file=sys.stderr)
@@ -249,6 +252,18 @@ class Soak:
             self.new_run()
 
     # ---- The model ----
+
+    def wrong_start(self, told: list[tuple]) -> list[str]:
+        """Where the training began: not before what was there, and later if the start published what was left sealed."""
+        begun = next((entry[1] for entry in told if entry[0] == "begins"), None)
+        newest = max(self.kept, default=0)
+        if begun is None:
+            self.resumed = newest or None
+            return []
+        self.resumed = begun or None
+        if begun > newest:
+            self.kept = self.kept | {begun}
+        return [] if begun >= newest else [f"it was resumed from step {begun}, and there was {newest}"]
 
     def rotated(self, new: int) -> set[int]:
         """What is kept once `new` is published: the newest, the one resumed from, and others up to the limit."""
