@@ -97,14 +97,16 @@ FOUND = (
 def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One run out of several: each row of the table as the last run that has it made it, and what they took in all."""
     rows: dict[str, list[dict[str, Any]]] = {}
+    again: list[str] = [row for run in runs for row in run.get("again", [])]
     for run in runs:
         mine: dict[str, list[dict[str, Any]]] = {}
         for result in run["results"]:
             mine.setdefault(result["row"], []).append({"scale": run["scale"], **result})
+        again += [row for row in mine if row in rows and row not in again]
         rows |= mine
     results = [result for row in sorted(rows, key=place) for result in rows[row]]
     minutes = round(sum(run["minutes"] for run in runs), 1)
-    return {**runs[-1], "minutes": minutes, "results": results}
+    return {**runs[-1], "minutes": minutes, "again": sorted(again, key=place), "results": results}
 
 
 def place(row: str) -> tuple[int, str]:
@@ -173,6 +175,17 @@ def mutants(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def repeated(proof: dict[str, Any]) -> str:
+    """A sentence about rows that are of a later run than the others."""
+    again = proof.get("again", [])
+    if not again:
+        return ""
+    return (
+        f" Of these campaigns the table has a second run, made after what the first one had found was fixed or changed: "
+        f"{'; '.join(again)}."
+    )
+
+
 def page(proof: dict[str, Any]) -> str:
     """The text of the page."""
     results = proof["results"]
@@ -197,7 +210,7 @@ def page(proof: dict[str, Any]) -> str:
         f"broke {broken or 'no'} rule{'' if broken == 1 else 's'}.",
         "",
         f"It was {share}, on {proof['date']}, on {proof['machine']}, with {versions}. It took "
-        f"{proof['minutes']} minutes.",
+        f"{proof['minutes']} minutes.{repeated(proof)}",
         "",
         "## Campaigns",
         "",
