@@ -43,6 +43,8 @@ class ProofPageTest(unittest.TestCase):
         self.assertEqual(proof["minutes"], 3.0)
         text = page(proof)
         self.assertIn("a run with 50% to 100% of the full one's points", text)
+        self.assertIn("after what the first one had found was fixed or changed: kill, ranks.", text)
+        self.assertEqual(text, page(merged([proof])), "kept, it says the same")
         self.assertIn("7 kills and 0 errors at single operations, and 0 power cuts, broke no rules.", text)
 
     def test_what_went_wrong_is_on_the_page(self):
