@@ -525,7 +525,7 @@ class StatusBoard(Ranks):
                 answer = self._hear(key, _WatchForFirst(self, topic, patience))
                 own = f"{key}.{self.rank}"
                 if "lost" in answer:  # rank 0 may not have read this rank's word yet
-                    self._kept.setdefault(self._round, []).append(own)
+                    self._keep(own)
                 else:
                     self._client.post(lambda store: _delete(store, [own]))
         self._look_whether_lost(topic, answer)
@@ -575,14 +575,14 @@ class StatusBoard(Ranks):
         if meeting.error is not None:
             raise meeting.error
         own = f"{key}.{self.rank}"
-        self._kept.setdefault(self._round, []).append(own)
+        self._keep(own)
         self._client.post(lambda store: store.set(own, b"J1"))
 
     def post_error(self, cause: str) -> None:
         # Not compressed: this one operation of the store takes text only.
         value = "J" + json.dumps([self.rank, cause[:_LONGEST_CAUSE]])
         key = self._key("error")
-        self._kept.setdefault(self._round, []).append(key)
+        self._keep(key)
         try:
             self._client.call(lambda store: store.compare_set(key, "", value))
         except Exception as error:
@@ -590,7 +590,7 @@ class StatusBoard(Ranks):
 
     def arrive(self, place: str) -> None:
         key = f"{self._key(f'at/{place}')}.{self.rank}"
-        self._kept.setdefault(self._round, []).append(key)
+        self._keep(key)
         self._client.post(lambda store: store.set(key, _encode(True)))
 
     def all_arrived(self, place: str, patience: float) -> bool:
@@ -608,8 +608,8 @@ class StatusBoard(Ranks):
         return True
 
     def take_time(self, seconds: float) -> None:
-        key = self._time_key()
-        self._kept.setdefault(self._round, []).append(key)
+        key = self._key("time")
+        self._keep(key)
         with contextlib.suppress(Exception):
             # Added up: one rank may take time twice, and two ranks at once.
             self._client.call(lambda store: store.add(key, math.ceil(seconds)))
@@ -621,7 +621,7 @@ class StatusBoard(Ranks):
             [`RankLostError`]: the store cannot be reached.
         """
         key = self._key("word")
-        self._kept.setdefault(self._round, []).append(key)
+        self._keep(key)
         with self._or_rank_lost("word"):
             self._client.call(lambda store: store.compare_set(key, "", "J" + json.dumps(word)))
 
@@ -663,13 +663,14 @@ class StatusBoard(Ranks):
 
     # ---- Inside ----
 
-    def _time_key(self) -> str:
-        return self._key("time")
-
     def _time_taken(self) -> float:
         """Seconds that some rank has asked for in this round; read when a patience ends."""
-        key = self._time_key()
+        key = self._key("time")
         return self._client.call(lambda store: store.add(key, 0) if store.check([key]) else 0)
+
+    def _keep(self, *keys: str) -> None:
+        """Have `keys` of this round deleted when it is over for all ranks."""
+        self._kept.setdefault(self._round, []).extend(keys)
 
     def _key(self, name: str) -> str:
         return f"{self._namespace}/{self._round}/{name}"
@@ -703,8 +704,8 @@ class StatusBoard(Ranks):
             # That it is late is no verdict for all: they may have more patience.
             if lost.late:
                 raise
-            self._kept.setdefault(self._round, []).append(key)
-            verdict = {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
+            self._keep(key)
+            verdict = _verdict(lost)
             with contextlib.suppress(_StoreLost):
                 return self._client.call(lambda store: _decide(store, key, verdict))
             raise
@@ -733,8 +734,8 @@ class StatusBoard(Ranks):
             values = self._wait(look, _WatchForAll(self, topic, keys, patience))
         except RankLostError as lost:
             # Those who come too late are not going to take their words back.
-            self._kept.setdefault(self._round, []).extend(keys)
-            return {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
+            self._keep(*keys)
+            return _verdict(lost)
         self._client.post(lambda store: _delete(store, keys[:1]))
         return {"values": _runs(values)}
 
@@ -830,6 +831,11 @@ class StatusBoard(Ranks):
             self._client.call(lambda store: store.set(self._beat_keys()[0], _GONE))
 
 
+def _verdict(lost: RankLostError) -> dict[str, Any]:
+    """An answer that says who is lost, from which every rank raises `lost` again."""
+    return {"lost": list(lost.ranks), "reason": lost.reason, "late": lost.late}
+
+
 def _stands(group: "weakref.ref") -> bool:
     import torch.distributed as dist
 
@@ -921,7 +927,7 @@ class _WatchForFirst:
     def __init__(self, board: StatusBoard, topic: str, patience: float, listen: bool = True):
         self.board, self.topic, self.patience, self.listen = board, topic, patience, listen
         self.heard = self.since = now = time.monotonic()
-        self.end = now + patience + _SLACK + 2 * board._interval
+        self.end = self._end_of(patience)
         self.next_look = now + board._interval
         self.beat: bytes | None = None
         self.there = False
@@ -934,9 +940,7 @@ class _WatchForFirst:
         if self.listen:
             self._listen(now)
         if now >= self.end and self.listen:
-            # Rank 0 waits as long, and its verdict is the one that they all get.
-            more = self.board._time_taken() + _SLACK + 2 * self.board._interval
-            self.end = max(self.end, self.since + more)
+            self.end = max(self.end, self._end_of(self.board._time_taken()))
         if now >= self.end:
             raise RankLostError(
                 self.topic, (0,), f"it has not answered within {self.patience:g} s, though it is alive", late=True
@@ -954,7 +958,11 @@ class _WatchForFirst:
         if not self.there and beat.decode("utf-8").partition(" ")[2] == self.board._client.topic:
             self.there = True
             self.since = now
-            self.end = now + self.patience + _SLACK + 2 * self.board._interval
+            self.end = self._end_of(self.patience)
+
+    def _end_of(self, patience: float) -> float:
+        """When rank 0, with that much patience, must have answered: its verdict is the one that they all get."""
+        return self.since + patience + _SLACK + 2 * self.board._interval
 
 
 def _why_gone(board: StatusBoard, rank: int, beat: bytes, silent: float) -> dict[int, str]:

@@ -24,7 +24,6 @@ import re
 import stat
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
-from types import ModuleType
 from typing import Any
 
 from . import disk, structure
@@ -313,11 +312,9 @@ def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Lef
         if owner is not None and alive:
             raise CheckpointOwnedError(run_dir, owner)
         return leftovers, []
-    from . import owner as ownership
-
     problems: list[str] = []
     in_trash = os.path.join(trash_dir(run_dir), "")
-    with _claimed(run_dir, ownership):
+    with _claimed(run_dir):
         # Looked at again: only now does nobody else change it.
         leftovers = find_leftovers(run_dir)
         deletable = [leftover.path for leftover in leftovers if leftover.action == DELETE]
@@ -329,18 +326,20 @@ def clean(run_dir: str | os.PathLike, *, delete: bool = False) -> tuple[list[Lef
             problems += disk.delete(path)
     # A training that has come meanwhile may be about to put something there; and other people keep things in a
     # directory of this name too.
-    with contextlib.suppress(CheckpointOwnedError, OSError), _claimed(run_dir, ownership):
+    with contextlib.suppress(CheckpointOwnedError, OSError), _claimed(run_dir):
         os.rmdir(trash_dir(run_dir))
     return leftovers, problems
 
 
 @contextlib.contextmanager
-def _claimed(run_dir: str, ownership: ModuleType) -> Generator[None, None, None]:
-    ownership.claim(run_dir, durable=False)
+def _claimed(run_dir: str) -> Generator[None, None, None]:
+    from . import owner
+
+    owner.claim(run_dir, durable=False)
     try:
         yield
     finally:
-        ownership.release(run_dir)
+        owner.release(run_dir)
 
 
 # ---- One checkpoint ----

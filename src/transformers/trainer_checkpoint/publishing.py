@@ -152,7 +152,9 @@ def why_to_keep(path: str) -> str | None:
     return "was not recognised as a checkpoint"
 
 
-def settle(run_dir: str, *, nonce: str, durable: bool, expect: Callable[[int], None] = lambda size: None) -> list[str]:
+def settle(
+    run_dir: str, *, nonce: str, durable: bool, expect: Callable[[str, int], None] = lambda path, size: None
+) -> list[str]:
     """Put in order what a dead save left in staging: publish what is sealed and good, retire the rest.
 
     Called by the publisher, at the start of a training and when a save opens, after the owner check. On disk
@@ -165,8 +167,8 @@ def settle(run_dir: str, *, nonce: str, durable: bool, expect: Callable[[int], N
             Of the save or resume that puts it in order, for names in the trash.
         durable (`bool`):
             Flush what is renamed.
-        expect (`Callable[[int], None]`, *optional*):
-            Called before a sealed leftover is read through, with its size in bytes.
+        expect (`Callable[[str, int], None]`, *optional*):
+            Called before a sealed leftover is read through, with its path and its size in bytes.
 
     Returns:
         `list[str]`: paths of checkpoints that were published by this.
@@ -203,10 +205,12 @@ def settle(run_dir: str, *, nonce: str, durable: bool, expect: Callable[[int], N
     return published
 
 
-def why_not_to_publish(staged: str, target: str, expect: Callable[[int], None] = lambda size: None) -> str | None:
+def why_not_to_publish(
+    staged: str, target: str, expect: Callable[[str, int], None] = lambda path, size: None
+) -> str | None:
     """Why the leftover `staged` must not become `target`, or `None` if it is sealed, good and newer than `target`.
 
-    `expect` is called with its size in bytes before it is read through.
+    `expect` is called with `staged` and its size in bytes before it is read through.
     """
     try:
         head = read_head(staged)
@@ -217,11 +221,7 @@ def why_not_to_publish(staged: str, target: str, expect: Callable[[int], None] =
     # Imported late: verification is only needed after an accident.
     from .verification import verify
 
-    logger.info(
-        f"An interrupted save has left {staged} ({disk.format_size(head.files.bytes)}). It is verified, and published "
-        "if it is whole."
-    )
-    expect(head.files.bytes)
+    expect(staged, head.files.bytes)
     problems = verify(staged, level="full").problems
     if problems:
         return f"{problems[0].file}: {problems[0].reason}"

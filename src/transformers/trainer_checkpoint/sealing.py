@@ -194,8 +194,7 @@ class LaterSeals:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._running: tuple[_Digests, Future[None]] | None = None
-        # The checkpoint that is to be looked at yet, whose callbacks have returned here: path, head, snapshot, and
-        # whether to flush.
+        # The last checkpoint whose callbacks have returned here: path, head, snapshot, and whether to flush.
         self._last: tuple[str, Head, dict[str, tuple[int, int, int]], bool] | None = None
         # Whether the log has it that this one could not be sealed again.
         self._said = False

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 # How long an upload waits for the deletion of older checkpoints (seconds).
-SWEEP_PATIENCE = 60.0
+PUSH_PATIENCE = 60.0
 
 # How long the publisher waits for the `on_save` callbacks of other ranks, and how long if some did not return in that time
 # after the save before. What they change later is sealed at the next save or at the end of the training (seconds).
@@ -647,7 +647,7 @@ class TrainerCheckpoints:
         if "push" in transaction.wishes:
             # The upload walks the whole run directory, and fails if something it has listed is gone.
             if not transaction.facts.get("hurry"):
-                self._sweeper.wait(SWEEP_PATIENCE)
+                self._sweeper.wait(PUSH_PATIENCE)
             self.trainer._push_from_checkpoint(published.path)
         logger.info(
             f"Checkpoint saved to {published.path} ({disk.format_size(published.size)} in {published.files} files, "

@@ -159,7 +159,8 @@ class RunDirectory:
         disk.make_directories(self.path, durable=self.durable)
         # Not held any more: somebody has removed the staging directory, or taken it over while this process was stopped.
         if not self._claimed or not owner.holds(self.path):
-            self._claim(patience=0.0 if in_a_hurry else OWNER_PATIENCE)
+            # One that did not leave the first time is no predecessor, and every save would be held up.
+            self._claim(patience=0.0 if in_a_hurry or self._has_waited_for_owner else OWNER_PATIENCE)
             self._rename_problem = disk.probe_rename(self.staging)
             sweep_leftovers(self.path, self.sweeper)
             sweep_disk_tokens(self.path)
@@ -180,27 +181,29 @@ class RunDirectory:
 
     def _claim(self, patience: float) -> None:
         end = time.monotonic() + patience
-        waiting = False
         while True:
             try:
                 owner.claim(self.path, durable=self.durable)
                 break
             except CheckpointOwnedError as error:
-                # One that did not leave in that time is no predecessor, and every save would be held up.
-                if time.monotonic() >= end or (self._has_waited_for_owner and not waiting):
+                if time.monotonic() >= end:
                     raise
-                if not waiting:
+                if not self._has_waited_for_owner:
                     logger.warning(
                         f"{error.owner} is saving checkpoints in {self.path}. Waiting for up to {patience:g} s until it "
                         "leaves."
                     )
                     self.ranks.take_time(patience + owner.WATCH)
-                waiting = self._has_waited_for_owner = True
+                self._has_waited_for_owner = True
                 time.sleep(1.0)
         self._claimed = True
 
-    def _ask_for_time(self, size: int) -> None:
-        """A leftover of `size` bytes is read through now, for which the other ranks wait."""
+    def _ask_for_time(self, path: str, size: int) -> None:
+        """The leftover at `path`, of `size` bytes, is read through now, for which the other ranks wait."""
+        logger.info(
+            f"An interrupted save has left {path} ({disk.format_size(size)}). It is verified, and published if it is "
+            "whole."
+        )
         self.ranks.take_time(size / disk.SLOWEST_READ)
 
     def close(self) -> None:
